@@ -32,11 +32,12 @@ from pyg_topomask.run.output.report import DEVIATION, between_lines
 from pyg_topomask.viz.drawing import PALETTE
 
 CONFIG = Path(__file__).parents[1] / "configs" / "linear" / "digits.yaml"
+GRID = "topomask.mask_toeplitz.grid_shape=[8,8]"
 WALKS, TOEPLITZ = "attention, GRF mask", "attention, Toeplitz mask"
 MODELS = {  # name in the table: tag of the folder, and settings
     "attention without a mask": ("none", "gt.layer_type=None+Linear"),
-    WALKS: ("grf", "gt.layer_type=None+GRF"),
-    TOEPLITZ: ("toeplitz", "gt.layer_type=None+Masked topomask.mask=toeplitz topomask.mask_toeplitz.grid_shape=[8,8]"),
+    WALKS: ("grf", "gt.layer_type=None+GRF topomask.mask_lr=null"),
+    TOEPLITZ: ("toeplitz", f"gt.layer_type=None+Masked topomask.mask=toeplitz {GRID} topomask.mask_lr=null"),
     "message passing (GIN)": ("gin", "gt.layer_type=GIN+None"),
 }
 CAPTION = (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from pyg_topomask.nn.mask import Mask
 
 
 def parameter_groups(
-    model: Module, lr: float, mask_lr: float = 25.0, weight_decay: float = 0.0
+    model: Module, lr: float, mask_lr: float | None = 25.0, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
     """Groups of parameters for a torch optimizer: those of masks learn faster and do not decay.
 
@@ -24,15 +24,21 @@ def parameter_groups(
     Args:
         model: The model.
         lr: Learning rate of the model.
-        mask_lr: Learning rate of masks relative to ``lr``.
+        mask_lr: Learning rate of masks relative to ``lr``; :obj:`None` trains them like the model, with weight decay.
         weight_decay: Weight decay of the model.
 
     Returns:
-        The group of the model and, if it has masks with parameters, that of its masks.
+        The group of the model and, if it has masks with parameters, that of its masks; without frozen parameters.
     """
-    masks = {id(p): p for m in model.modules() if isinstance(m, Mask) for p in m.parameters()}
-    others = [p for p in model.parameters() if id(p) not in masks]
+    masks = {id(p) for p in mask_parameters(model)} if mask_lr is not None else set()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    others, own = [p for p in trained if id(p) not in masks], [p for p in trained if id(p) in masks]
     groups = [{"params": others, "lr": lr, "weight_decay": weight_decay}]
-    if masks:
-        groups.append({"params": list(masks.values()), "lr": lr * mask_lr, "weight_decay": 0.0})
+    if mask_lr is not None and own:
+        groups.append({"params": own, "lr": lr * mask_lr, "weight_decay": 0.0})
     return groups
+
+
+def mask_parameters(model: Module) -> list[Parameter]:
+    """The parameters of the masks in a model."""
+    return [p for m in model.modules() if isinstance(m, Mask) for p in m.parameters()]

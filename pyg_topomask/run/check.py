@@ -50,8 +50,9 @@ def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
     attentions, convs, key = [*ATTENTION, *PEER_ATTENTIONS, "None"], [*CONVS, "None"], "gt.layer_type"
     for name in sorted({*ATTENTION} & {*PEER_ATTENTIONS, *CONVS}):
         yield key, f"{name!r} has another meaning here: register the attention under another name"
-    if config.topomask.mask not in ("none", *MASK):
-        yield _unknown(MASK_KEY, "mask", config.topomask.mask, ["none", *MASK])
+    for name in config.topomask.masks:
+        if name not in ("none", *MASK):
+            yield _unknown(MASK_KEY, "mask", name, ["none", *MASK])
     for position, part in enumerate(config.gt.layer_type.split("+")):
         if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *ATTENTION}:
             found = ("attention", part, attentions, convs) if position else ("convolution", part, convs, attentions)
@@ -147,4 +148,4 @@ def _try_model(config: Config, batch: Data) -> None:
     sizes = (width(batch.x) or 1, outputs, width(batch.edge_attr), level)
     model = build_model(sized(config, *sizes), *sizes)
     (model(batch).sum() + auxiliary_loss(model)).backward()
-    build_scheduler(config, build_optimizer(config, model.parameters()))
+    build_scheduler(config, build_optimizer(config, model))

@@ -61,7 +61,7 @@ _READ: tuple[str, ...] = (
 _READ += (*_TYPES, "posenc_EquivStableLapPE.enable", "share.gradient_checkpointing")
 """Keys of other sections that are translated if ``cfg`` has them."""
 
-_RUNNER_KEYS = ("redraw", "transition", "normalize_features", "encoder_dropout", "pre_norm")
+_RUNNER_KEYS = ("redraw", "transition", "normalize_features", "encoder_dropout", "pre_norm", "mask_lr")
 """Keys of ``topomask`` that only our own runner reads; for ``pre_norm``, it adds a norm after the last layer."""
 
 
@@ -70,7 +70,7 @@ def add_config(node: Any) -> None:
     add_mask_sections()
     for key, sections, name in _keys(*_SECTIONS, *_TYPES):
         # None means not given: then the default of the attention or the value of a flat key holds.
-        not_given = name == "kernel" or sections[-1].startswith("mask_")
+        not_given = name in ("kernel", "mask") or sections[-1].startswith("mask_")
         section = reduce(lambda found, part: found.setdefault(part, type(node)()), sections, node)
         section.setdefault(name, None if not_given else key.field.get_default(call_default_factory=True))
 
@@ -87,7 +87,7 @@ def translate(node: Any, **changes: dict[str, Any]) -> Config:
     """Our config with the values of GraphGym's.
 
     A key with the value :obj:`None` counts as not given, so that its default holds; for ``topomask.kernel`` that is the
-    default of the attention.
+    default of the attention, and for ``topomask.mask`` none.
 
     Args:
         node: GraphGym's ``cfg``.

@@ -84,7 +84,7 @@ def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
     module = GraphModule(
         build_model(config, splits.in_channels, task.num_outputs, splits.edge_channels, task.level), config, task
     )
-    batches, optimizer, seconds = list(loaders(config, splits, 0)[0]), build_optimizer(config, module.parameters()), []
+    batches, optimizer, seconds = list(loaders(config, splits, 0)[0]), build_optimizer(config, module), []
     module.train()
     for _ in range(epochs + 1):
         begin = time.process_time()

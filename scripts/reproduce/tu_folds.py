@@ -32,6 +32,7 @@ METHODS = {
     "GKAT": ["gt.layer_type=None+GKAT"],
     "GIN + GRF": [
         "gt.layer_type=GIN+GRF",
+        "topomask.mask_lr=null",
         "topomask.kernel=relu",
         "topomask.num_walks=16",
         "topomask.max_length=4",

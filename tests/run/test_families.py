@@ -195,7 +195,7 @@ def test_family_is_built_and_trained(family):
     model = build_model(config, *sizes)
     module = GraphModule(model, config, task).train()
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    optimizer = build_optimizer(config, module.parameters())
+    optimizer = build_optimizer(config, module)
     train, val, _ = loaders(config, splits, seed=0)
     batches = [*train, *train]
     for step in range(2):

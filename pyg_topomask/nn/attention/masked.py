@@ -86,7 +86,9 @@ class MaskedAttention(Attention):
         reach="far",
     )
     accepts_tokens = True  # `mask_of_graph` borders the mask
-    config_keys = keys_of("heads", "mask", "kernel", "path", "num_features", "dropout", "seed", "normalizer")
+    config_keys = keys_of(
+        "heads", "mask", "mask_heads", "kernel", "path", "num_features", "dropout", "seed", "normalizer"
+    )
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pyg_topomask.run.config.base import Count, Probability, ReadIf, Section, Width
+from pyg_topomask.run.config.base import Count, Probability, ReadIf, Section, Size, Width
 
 
 class TopomaskConfig(Section):
@@ -45,9 +45,14 @@ class TopomaskConfig(Section):
     transition: Annotated[Literal["uniform", "attention"], ReadIf("edge_attention")] = "uniform"
     """Distribution of a walk's next node: uniform over the neighbours, or, for redrawn walks, in proportion to the
     first layer's attention (dynamic GKAT)."""
-    mask: str = "none"
+    mask: str | Annotated[list[str], Field(min_length=1)] = "none"
     """Mask of the attentions Masked and Linear, such as grf; none: all ones within each graph. The section mask_<name>
-    has its settings."""
+    has its settings. A list such as [none, hop] is the sum of these masks with learned weights."""
+    mask_heads: list[Size] | None = None
+    """Number of heads that each mask of the list `mask` serves, in their order; null: all masks serve all heads."""
+    mask_lr: Annotated[float | None, Field(gt=0), ReadIf("learned_mask")] = 25.0
+    """Factor on the learning rate of the parameters of masks, which have no weight decay: they are few, and at the
+    rate of the model they hardly move. null: they are trained like all others."""
     spanning_tree: Annotated[Literal["breadth_first", "minimum", "random"], ReadIf("trees")] = "breadth_first"
     """Spanning tree that gives the distances of the masks forest and tree. breadth_first: the tree of a breadth-first
     search; minimum: the tree of the smallest total edge_weight, which is then the length of an edge; random: a tree
@@ -91,8 +96,17 @@ class TopomaskConfig(Section):
     encoder_dropout: Annotated[Probability, ReadIf("always")] = 0.0
     """Dropout of node embeddings after the encoder."""
 
+    @property
+    def masks(self) -> list[str]:
+        """The names in `mask`."""
+        return [self.mask] if isinstance(self.mask, str) else self.mask
+
     def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
-        """What is wrong with walks that follow the attention."""
+        """What is wrong with heads of masks, and with walks that follow the attention."""
+        counts, heads = self.mask_heads, config.gt.n_heads
+        if counts is not None and (isinstance(self.mask, str) or len(counts) != len(self.mask) or sum(counts) != heads):
+            message = f"must divide the {heads} heads (gt.n_heads) among the masks of a list topomask.mask"
+            yield "topomask.mask_heads", f"{message} (got {counts} for {self.mask})"
         if self.transition == "attention" and (self.redraw == 0 or config.train.sampler != "full_batch"):
             message = "only walks on whole graphs that are redrawn can follow the attention: set topomask.redraw"
             yield "topomask.transition", f"{message} and train.sampler full_batch"

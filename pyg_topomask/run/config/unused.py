@@ -11,6 +11,7 @@ from inspect import signature
 
 from pyg_topomask.nn import ATTENTION, Attention
 from pyg_topomask.nn.attention.base import EdgeAttention
+from pyg_topomask.nn.parameter_groups import mask_parameters
 from pyg_topomask.run.config.base import PARTS, ReadIf
 from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.schema import Config, Key, keys
@@ -19,6 +20,7 @@ from pyg_topomask.run.model.attentions import (
     argument_keys,
     attention_arguments,
     attentions_of,
+    built_attentions,
     requirements,
     uses_walks,
 )
@@ -82,6 +84,10 @@ class Conditions:
     def edge_attention(self, key: str) -> bool | str:
         """An attention gives weights to the edges, which walks can follow."""
         return self._used(any(issubclass(cls, EdgeAttention) for cls in self.attentions.values()))
+
+    def learned_mask(self, key: str) -> bool | str:
+        """A mask has parameters."""
+        return self._used(any(map(mask_parameters, built_attentions(self.config))))
 
     def trees(self, key: str) -> bool | str:
         """The mask needs a spanning tree."""

@@ -10,7 +10,7 @@ from torch_geometric.utils import to_undirected
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import CATEGORICAL, CATEGORICAL_EDGES
 from pyg_topomask.run.data.formats import level_of
-from pyg_topomask.run.model.attentions import mask_of
+from pyg_topomask.run.model.attentions import masks_of
 from pyg_topomask.run.model.encoders import base_encoders
 from pyg_topomask.transforms.grid_shape import grid_links
 
@@ -48,7 +48,6 @@ def fake_graphs(config: Config, count: int = 2) -> list[Data]:
 
 def _grid(config: Config) -> tuple[Tensor, int]:
     """Edges ``[2, E]`` and number of nodes of a grid, with as many axes as the grids that the mask is for."""
-    mask = mask_of(config)
-    shape = getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) if mask else None
-    axes = len(shape) if shape else 2  # a cycle of four nodes
+    shapes = (getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) for mask in masks_of(config))
+    axes = len(next(filter(None, shapes), (2, 2)))  # by default a cycle of four nodes
     return to_undirected(grid_links((2,) * axes)), 2**axes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -42,10 +43,15 @@ def attentions_of(config: Config) -> list[str]:
     return [name for name in config.gt.parts if name in ATTENTION]
 
 
+def masks_of(config: Config) -> list[str]:
+    """Names of the masks that ``topomask.mask`` gives to an attention of the layers, without ``none``."""
+    taken = any(_takes_mask(name) for name in attentions_of(config))
+    return [name for name in dict.fromkeys(config.topomask.masks) if taken and name in MASK]
+
+
 def mask_of(config: Config) -> str | None:
-    """Name of the mask that ``topomask.mask`` gives to an attention of the layers, or None."""
-    named = config.topomask.mask in MASK and any(_takes_mask(name) for name in attentions_of(config))
-    return config.topomask.mask if named else None
+    """The mask of the layers for messages, such as ``hop`` or ``none+hop``, or None."""
+    return "+".join(config.topomask.masks) if masks_of(config) else None
 
 
 def _takes_mask(name: str) -> bool:
@@ -65,10 +71,15 @@ def build_attention(config: Config, name: str, layer: int = 0) -> Attention:
     return ATTENTION[name](config.gt.dim_hidden, **arguments)
 
 
-def build_mask(config: Config, layer: int = 0) -> Mask | None:
-    """The mask that ``topomask.mask`` gives to an attention of a layer, or None."""
-    name = mask_of(config)
-    return None if name is None else MASK[name](**mask_arguments(config, name, layer))
+def build_mask(config: Config, layer: int = 0) -> Mask | list[Mask | None] | None:
+    """The mask that ``topomask.mask`` gives to an attention of a layer, None, or a list of both."""
+    names, counts = config.topomask.masks, config.topomask.mask_heads or []
+    groups = [range(sum(counts[:i]), sum(counts[: i + 1])) for i in range(len(counts))]
+    masks = [
+        None if name == "none" else MASK[name](**mask_arguments(config, name, layer, heads))
+        for name, heads in zip_longest(names, groups)
+    ]
+    return masks[0] if isinstance(config.topomask.mask, str) else masks
 
 
 def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
@@ -79,10 +90,16 @@ def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, 
     return arguments
 
 
-def mask_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
+def mask_arguments(config: Config, name: str, layer: int = 0, heads: Sequence[int] | None = None) -> dict[str, Any]:
     """Constructor arguments of a layer's mask, from its section and the flat keys of the config.
 
     Heads share a mask without learnable parameters.
+
+    Args:
+        config: The config.
+        name: Name of the mask.
+        layer: Number of the layer.
+        heads: Numbers of the heads that the mask serves; all if :obj:`None`.
 
     Raises:
         ValueError: If the config lacks an argument without a default.
@@ -96,6 +113,10 @@ def mask_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
             raise ValueError(f"mask {name} needs {argument!r}; set {keys[argument]}{means}")
     if not arguments.get("learnable", getattr(config.value(f"topomask.mask_{name}"), "learnable", True)):
         arguments.pop("heads", None)
+    if heads is not None:
+        arguments |= {"heads": len(heads)} if "heads" in arguments else {}
+        table = arguments.get("table")
+        arguments |= {"table": [table[head] for head in heads]} if isinstance(table, tuple) else {}
     return arguments
 
 
@@ -123,22 +144,18 @@ def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[s
         is_given: Whether a flat key counts as given. In GraphGym's ``cfg`` all keys have a value, and those count that
             differ from the default.
     """
-    mask = mask_of(config)
-    if mask is None:
-        return []
-    given = config.value(f"topomask.mask_{mask}").model_fields_set
     return [
         (f"topomask.mask_{mask}.{argument}", f"{key} gives the same setting: leave one of the two out")
+        for mask in masks_of(config)
         for argument, key in MASK[mask].config_keys.items()
-        if argument in given and is_given(key)
+        if argument in config.value(f"topomask.mask_{mask}").model_fields_set and is_given(key)
     ]
 
 
 def _readers(config: Config) -> list[tuple[Callable[..., Any], Mapping[str, str]]]:
-    """The class of each attention and of the mask of a config, with the key of each constructor argument."""
-    mask = mask_of(config)
+    """The class of each attention and mask of a config, with the key of each constructor argument."""
     rows: list[Any] = [(ATTENTION[name], ATTENTION[name].config_keys) for name in attentions_of(config)]
-    return rows if mask is None else [*rows, (MASK[mask], _mask_keys(config, mask))]
+    return rows + [(MASK[mask], _mask_keys(config, mask)) for mask in masks_of(config)]
 
 
 def argument_keys(config: Config) -> list[tuple[str, str]]:

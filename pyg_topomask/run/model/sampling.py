@@ -13,7 +13,14 @@ from torch_geometric.transforms import BaseTransform
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.attentions import argument_keys, built_attentions, layers_text, mask_arguments, mask_of
+from pyg_topomask.run.model.attentions import (
+    argument_keys,
+    built_attentions,
+    layers_text,
+    mask_arguments,
+    mask_of,
+    masks_of,
+)
 from pyg_topomask.run.process_memory import available_mib
 from pyg_topomask.transforms import that_add
 
@@ -34,9 +41,9 @@ def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
 
 def _settings(config: Config, seed: int) -> dict[str, Any]:
     """What the config says about the transforms: arguments by their names."""
-    topomask, prep, name = config.topomask, config.prep, mask_of(config)
+    topomask, prep = config.topomask, config.prep
     settings = {key: config.value(f"topomask.{key}") for key in WALK_KEYS}
-    if name is not None:
+    for name in masks_of(config):
         settings |= {key: value for key, value in mask_arguments(config, name).items() if key in WALK_KEYS}
     return settings | {
         "seed": seed,

@@ -164,8 +164,7 @@ class GraphModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimiser, and the schedule by epoch."""
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = build_optimizer(self.config, trained)
+        optimizer = build_optimizer(self.config, self)
         scheduler: Any = build_scheduler(self.config, optimizer)
         if isinstance(scheduler, ReduceLROnPlateau):
             period = self.config.train.eval_period

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from torch.nn import Parameter
+from torch.nn import Module
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, ReduceLROnPlateau
 
+from pyg_topomask.nn import parameter_groups
 from pyg_topomask.run.config import Config
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adamW": AdamW, "adagrad": Adagrad, "sgd": SGD}
 """Optimisers by their names in ``optim.optimizer``."""
 
 
-def build_optimizer(config: Config, parameters: Iterable[Parameter]) -> Optimizer:
-    """The optimiser; weight decay is decoupled in AdamW and added to the gradient in all others."""
+def build_optimizer(config: Config, model: Module) -> Optimizer:
+    """The optimiser; weight decay is decoupled in AdamW and added to the gradient in all others.
+
+    Masks have the learning rate of ``topomask.mask_lr``.
+    """
     optim = config.optim
     momentum = {"momentum": optim.momentum} if optim.optimizer == "sgd" else {}
     cls: Callable[..., Optimizer] = OPTIMIZERS[optim.optimizer]
-    return cls(parameters, lr=optim.base_lr, weight_decay=optim.weight_decay, **momentum)
+    groups = parameter_groups(model, optim.base_lr, config.topomask.mask_lr, optim.weight_decay)
+    return cls(groups, lr=optim.base_lr, weight_decay=optim.weight_decay, **momentum)
 
 
 def learning_rate_factor(name: str, epoch: int, num_warmup_epochs: int, max_epoch: int, base_lr: float = 1.0) -> float:

@@ -6,13 +6,13 @@ import pytest
 import torch
 import yaml
 
-from pyg_topomask.nn import ATTENTION, MASK, GRFMask, RWGNKMask
+from pyg_topomask.nn import ATTENTION, MASK, GRFMask, HeadMasks, MixtureMask, RWGNKMask
 from pyg_topomask.nn.gps_network import BIAS
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.config.schema import all_keys
 from pyg_topomask.run.errors import ConfigError, RunError
-from pyg_topomask.run.model.attentions import attention_arguments, build_attention, requirements
+from pyg_topomask.run.model.attentions import attention_arguments, build_attention, mask_of, requirements
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.runner import check_config, run_config
 from pyg_topomask.testing import GRAPHS
@@ -105,6 +105,20 @@ def test_the_modulation_of_a_mask_is_set_by_its_section():
     check_config(PLAIN, ["gt.layer_type=GCN+Masked", "topomask.mask=grf", "topomask.mask_grf.initial=geometric"])
 
 
+def test_a_list_of_masks_is_their_sum_or_divides_the_heads():
+    walks = ["topomask.num_tables=2", "topomask.tables=head", "topomask.mask_grf.max_length=3"]
+    settings = ["gt.n_heads=4", "topomask.mask=[none, hop, grf]", "topomask.mask_hop.max_hops=2", *walks]
+    config = check_config(PLAIN, ["gt.layer_type=GCN+Masked", *settings])[0].config
+    mask = build_attention(config, "Masked").mask
+    assert (type(mask), mask.heads, [part.heads for part in mask.masks[1:]]) == (MixtureMask, 4, [4, 4])
+    config = check_config(PLAIN, ["gt.layer_type=GCN+Masked", *settings, "topomask.mask_heads=[1, 1, 2]"])[0].config
+    mask = build_attention(config, "Masked", layer=1).mask
+    assert (type(mask), mask.counts, mask.masks[1].heads, mask.masks[2].tables) == (HeadMasks, [1, 1, 2], 1, (0, 1))
+    assert mask_of(config) == "none+hop+grf"
+    hops, drawn = build_sampling_transforms(config, 0)
+    assert (hops.max_hops, drawn.max_length, drawn.num_tables) == (2, 3, 2)
+
+
 @pytest.mark.parametrize("layer_type", ["GCN+GRF", "GCN+Masked"])
 @pytest.mark.parametrize(
     ("tables", "wanted"), [("layer", [(0,), (1,), (2,), (0,)]), ("head", [(0, 1), (2, 0), (1, 2), (0, 1)])]
@@ -175,6 +189,12 @@ def test_masked_with_a_mask_is_the_named_attention():
         ("topomask.mask=tree topomask.spanning_tree=deepest", r"spanning_tree: must be one of breadth_first, minimum"),
         ("topomask.mask=power_series topomask.mask_power_series.coeffs=[-1]", r"first coefficient must be positive"),
         ("topomask.mask=grf topomask.mask_grf.heads=2", r"topomask\.mask_grf\.heads: unknown key"),
+        ("topomask.mask=[none,hopp]", r"no mask is called 'hopp'; .*Did you mean 'hop'"),
+        ("topomask.mask=[]", r"topomask\.mask: .*at least 1"),
+        ("topomask.mask=hop topomask.mask_heads=[1]", r"mask_heads: must divide the 1 heads .* \(got \[1\] for hop\)"),
+        ("topomask.mask=[none,hop] topomask.mask_heads=[1]", r"mask_heads: must divide the 1 heads"),
+        ("topomask.mask=[none,hop] topomask.mask_heads=[1,1]", r"mask_heads: must divide the 1 heads"),
+        ("topomask.mask=hop topomask.mask_lr=0", r"topomask\.mask_lr: .*greater than 0"),
     ],
 )
 def test_wrong_masks_are_refused(overrides, message):
@@ -210,5 +230,7 @@ def test_settings_of_a_mask_that_is_not_used_are_refused():
     with pytest.raises(ConfigError, match=r"topomask\.mask_grf\.max_length: is given, but GCN\+Masked has no use"):
         check_config(source)
     assert check_config(source, ["topomask.mask=none"])[1] == ["topomask.mask_grf.max_length"]
+    with pytest.raises(ConfigError, match=r"topomask\.mask_lr: is given, but GCN\+Masked has no use for it"):
+        check_config(source | {"topomask": {"mask": "causal", "mask_lr": 2}})
     with pytest.raises(ConfigError, match=r"topomask\.mask: is given, but GCN\+GRF has no use for it"):
         check_config(source | {"gt": {"layer_type": "GCN+GRF"}})

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pyg_topomask.run.config.load import load
+from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.training.optim import OPTIMIZERS, build_optimizer, build_scheduler, learning_rate_factor
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
@@ -12,7 +13,7 @@ PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 def rates(overrides, losses):
     """Learning rate of each epoch; ``losses`` are the validation losses."""
     config = load(PLAIN, ["optim.base_lr=2", "optim.optimizer=sgd", *overrides.split()]).config
-    optimizer = build_optimizer(config, [torch.nn.Parameter(torch.ones(2))])
+    optimizer = build_optimizer(config, torch.nn.Linear(2, 1))
     scheduler = build_scheduler(config, optimizer)
     found = []
     for loss in losses:
@@ -55,7 +56,28 @@ def test_learning_rates(settings, losses, expected):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name):
     config = load(PLAIN, [f"optim.optimizer={name}", "optim.base_lr=0.5", "optim.weight_decay=0.1"]).config
-    optimizer = build_optimizer(config, [torch.nn.Parameter(torch.ones(2))])
+    optimizer = build_optimizer(config, torch.nn.Linear(2, 1))
     assert type(optimizer) is OPTIMIZERS[name]
     assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.5, 0.1)
     assert optimizer.defaults.get("momentum", 0.9) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("layer_type", "settings", "rates", "decays"),
+    [
+        ("GCN+GRF", [], [0.5, 12.5], [0.1, 0]),
+        ("GCN+Masked", ["topomask.mask=[none,hop]", "topomask.mask_lr=2"], [0.5, 1], [0.1, 0]),
+        ("GCN+Masked", ["topomask.mask=hop", "topomask.mask_lr=null"], [0.5], [0.1]),
+        ("GCN+Linear", [], [0.5], [0.1]),
+        ("GCN+GKAT", [], [0.5], [0.1]),
+    ],
+)
+def test_masks_learn_at_their_own_rate(layer_type, settings, rates, decays):
+    given = [f"gt.layer_type={layer_type}", "optim.base_lr=0.5", "optim.weight_decay=0.1", *settings]
+    config = load(PLAIN, given).config
+    model = build_model(config, 3, 2, 0, "graph")
+    model.head.requires_grad_(False)
+    groups = build_optimizer(config, model).param_groups
+    assert ([group["lr"] for group in groups], [group["weight_decay"] for group in groups]) == (rates, decays)
+    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    assert {id(parameter) for group in groups for parameter in group["params"]} == trained
