@@ -1,5 +1,6 @@
 import copy
 
+import networkx as nx
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,7 +8,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv
+from torch_geometric.utils import from_networkx
 
+from pyg_topomask.expressivity import distinguishes
 from pyg_topomask.nn import (
     GPSModel,
     GPSStack,
@@ -193,3 +196,45 @@ def test_hooks_and_replacements_of_linear_maps_count(cls):
 def test_bad_sizes_and_carries_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def summing_attention(features):
+    """One head by which every node reads the mean of the features, channels after the first (Appendix C.4)."""
+    attn = PrimphormerAttention(1 + features, num_virtual=3, rank=features, bias=False).double()
+    with torch.no_grad():
+        for parameter in (attn.qk.weight, attn.projection, attn.virtual.weight, attn.weight_e, attn.weight_r):
+            parameter.zero_()
+        attn.qk.weight[[0, 1 + features], 0] = 1  # every query and key is the first unit vector
+        attn.weight_e[0, 0] = attn.weight_r[0, 0] = 1
+        attn.virtual.weight[:, 1:] = torch.eye(features)
+        attn.out.weight.zero_()
+        attn.out.weight[1:] = torch.eye(features).repeat(1, 2) / 2
+    return attn
+
+
+@pytest.mark.parametrize("form", ["nodes", "edges"])
+def test_every_node_can_read_the_whole_graph(form):
+    """Theorem 4 on nodes, with rows of the adjacency as encodings, and Theorem 3 on pairs of nodes with an indicator.
+
+    The features of a node are its row in a place of its own, and those of a pair its entry, so their sum is the matrix.
+    A function of it, here the number of triangles, tells apart two graphs that the 1-WL test does not.
+    """
+    hexagon, triangles = nx.cycle_graph(6), nx.disjoint_union(nx.cycle_graph(3), nx.cycle_graph(3))
+    assert not distinguishes(from_networkx(hexagon), from_networkx(triangles))
+    matrices = torch.stack([torch.from_numpy(nx.to_numpy_array(graph)) for graph in (hexagon, triangles)])
+    i, j = torch.cartesian_prod(torch.arange(6), torch.arange(6)).unbind(1)
+    if form == "nodes":
+        tokens = torch.eye(6).double()[:, :, None] * matrices[:, :, None]  # [2, 6, 6, 6]: node, its place, its row
+    else:
+        order = torch.randperm(36)  # pairs come in any order
+        i, j = i[order], j[order]
+        tokens = torch.eye(36).double()[6 * i + j] * matrices[:, i, j][..., None]
+    tokens = tokens.reshape(2, -1, 36)
+    x = torch.cat([torch.ones_like(tokens[..., :1]), tokens], dim=2).flatten(0, 1)
+    count = tokens.size(1)
+    read = summing_attention(36)(x, torch.arange(2).repeat_interleave(count)) * count
+    assert not read[:, 0].any()
+    seen = read[:, 1:].reshape(2, count, 6, 6)
+    torch.testing.assert_close(seen, matrices[:, None].expand_as(seen), rtol=0, atol=1e-13)
+    found = torch.linalg.matrix_power(seen, 3).diagonal(dim1=2, dim2=3).sum(2) / 6
+    torch.testing.assert_close(found, torch.tensor([[0.0], [2.0]]).double().expand(2, count))
