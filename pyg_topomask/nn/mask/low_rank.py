@@ -17,10 +17,11 @@ from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import stated_num_nodes
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.operators import LowRankOperator
+from pyg_topomask.ops.hashing import GOLDEN, mix
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
 
-ENCODINGS = ("sinusoidal", "stochastic")
+ENCODINGS = ("sinusoidal", "stochastic", "convolutional")
 
 _SHORTEST_PERIOD = 4.0  # of the initial waves, in units of the positions
 
@@ -30,26 +31,31 @@ class LowRankMask(Mask):
 
     .. math:: N_{ij} = \sum_k \lambda_k^2 \cos(2 \pi f_k (p_i - p_j) + \theta_k)
 
-    The amplitudes :math:`\lambda`, frequencies :math:`f` and phases :math:`\theta` are learned per head. The logits
-    have the factors :math:`N = N_1 N_2^\top`, and the mask has the factors :math:`\phi(N_1)` and :math:`\phi(N_2)`,
-    positive random features of the softmax kernel. So all entries are positive. Sequences of all lengths share one
-    module, and positions may have any spacing.
+    The amplitudes :math:`\lambda`, frequencies :math:`f` and phases :math:`\theta` are learned per head. With the
+    encoding ``"convolutional"``, filters :math:`a` and :math:`b` are learned instead, and
+    :math:`N_{ij} = \sum_t a_t\, b_{t + p_j - p_i}`, which is 0 for positions further apart than the filters are long.
+
+    The logits have the factors :math:`N = N_1 N_2^\top`, and the mask has the factors :math:`\phi(N_1)` and
+    :math:`\phi(N_2)`, positive random features of the softmax kernel. So all entries are positive. Sequences of all
+    lengths share one module, and positions may have any spacing.
 
     Reference: Liutkus et al., *Relative Positional Encoding for Transformers with Linear Complexity*, ICML 2021,
-    arXiv:2105.08399, Section 2.1 (sineSPE); Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.4. Cost of a
-    product: ``O(N num_features)``.
+    arXiv:2105.08399, Section 2.1 (sineSPE, convSPE); Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.4. Cost
+    of a product: ``O(N num_features)``.
 
     Args:
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
         encoding: ``"sinusoidal"``: :math:`N` has the factors above, ``2 num_waves`` wide. ``"stochastic"``: these
             factors are multiplied by one Gaussian matrix, so that they are ``num_waves`` wide and :math:`N` is right in
-            expectation.
-        num_waves: Number of waves. 8 by default; their initial periods are evenly spaced in logarithm from 4 to
-            ``max_period``.
+            expectation. ``"convolutional"``: the factors are one noise of ``2 num_waves`` channels, filtered by
+            :math:`a` and by :math:`b`, so that :math:`N` is right in expectation. Positions must be integers.
+        num_waves: Number of waves, or length of the filters. 8 by default; initial periods of waves are evenly spaced
+            in logarithm from 4 to ``max_period``.
         num_features: Random features, the rank of the mask. More are closer to :math:`e^N`. The standard deviation
             of entries is at most half of them at the start with the default, 64; larger logits need more.
         max_period: Longest initial period, in units of the positions. Distances beyond are hardly told apart at first.
-        seed: Seed of the random features and of the Gaussian matrix.
+        seed: Seed of the random features, of the Gaussian matrix and of the noise, whose signs are hashes of the seed
+            and the position.
 
     Raises:
         TypeError: If a number is not an integer.
@@ -58,7 +64,7 @@ class LowRankMask(Mask):
 
     card = Card(
         formula="≈ exp(Σ λₖ² cos(2πfₖ(pᵢ − pⱼ) + θₖ)) of positions p",
-        learns="amplitude, frequency and phase of each wave",
+        learns="amplitude, frequency and phase of each wave, or filters",
         cost="2 N `num_features`",
         when="sequences with positions of any spacing",
         reach="far",
@@ -73,6 +79,7 @@ class LowRankMask(Mask):
         return [
             {"max_period": 16.0, "num_features": 256},
             {"encoding": "stochastic", "num_waves": 2, "num_features": 6},
+            {"encoding": "convolutional", "num_waves": 3, "num_features": 6},
         ]
 
     def __init__(
@@ -92,23 +99,36 @@ class LowRankMask(Mask):
             )
         self.heads, self.num_waves = check_integer("heads", heads, 1), check_integer("num_waves", num_waves, 1)
         self.encoding, self.max_period = encoding, max_period
-        width = self.num_waves if encoding == "stochastic" else 2 * self.num_waves
-        self.features = SoftmaxFeatures(width, num_features, check_integer("seed", seed))
+        self.width = self.num_waves if encoding == "stochastic" else 2 * self.num_waves
+        self.seed = check_integer("seed", seed)
+        self.features = SoftmaxFeatures(self.width, num_features, seed)
         mixing = None
         if encoding == "stochastic":
             generator = torch.Generator().manual_seed(seed + 1)
-            mixing = torch.randn(2 * self.num_waves, width, generator=generator, device="cpu") * width**-0.5
+            mixing = torch.randn(2 * self.num_waves, self.width, generator=generator, device="cpu") * self.width**-0.5
             mixing = mixing.to(self.features.projection.device)
         self.register_buffer("mixing", mixing)
-        self.amplitude, self.frequency, self.phase = (head_parameter(heads, self.num_waves) for _ in range(3))
+        if encoding == "convolutional":
+            self.left, self.right = (head_parameter(heads, self.num_waves) for _ in range(2))
+        else:
+            self.amplitude, self.frequency, self.phase = (head_parameter(heads, self.num_waves) for _ in range(3))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the waves to their initial values: equal amplitudes, no phase, and logits of 1/2 at the distance 0."""
+        """Set the waves to their initial values: equal amplitudes, no phase, and logits of 1/2 at the distance 0.
+
+        Filters are constant at first, with the same logit at the distance 0.
+        """
+        size = (2 * self.num_waves) ** -0.5
+        if self.encoding == "convolutional":
+            with torch.no_grad():
+                self.left.fill_(size)
+                self.right.fill_(size)
+            return
         shares = torch.linspace(0, 1, self.num_waves, dtype=torch.float64)
         period = _SHORTEST_PERIOD * (self.max_period / _SHORTEST_PERIOD) ** shares
         with torch.no_grad():
-            self.amplitude.fill_((2 * self.num_waves) ** -0.5)
+            self.amplitude.fill_(size)
             self.frequency.copy_((1 / period).expand_as(self.frequency))
             self.phase.zero_()
 
@@ -116,21 +136,37 @@ class LowRankMask(Mask):
         """The mask of a graph or batch with positions.
 
         Raises:
-            ValueError: If the positions are missing, are not one number per node, or hold NaN or infinity.
+            ValueError: If the positions are missing, are not one number per node, or hold NaN or infinity, or if
+                those of the convolutional encoding are no integers.
         """
         (position,) = self.read(graph)
-        _check_position(position, stated_num_nodes(graph))
-        left, right = self._factor(position, self.phase), self._factor(position, torch.zeros_like(self.phase))
+        convolutional = self.encoding == "convolutional"
+        _check_position(position, stated_num_nodes(graph), convolutional)
+        if convolutional:
+            factors = [self._filtered(position, taps) for taps in (self.left, self.right)]
+        else:
+            factors = [self._waves(position, phase) for phase in (self.phase, torch.zeros_like(self.phase))]
+        left, right = map(self._features, factors)
         return LowRankOperator(left, right, graph.get("batch"))
 
-    def _factor(self, position: Tensor, phase: Tensor) -> Tensor:
-        """Features of the waves at the positions, ``[N, R]`` or ``[H, N, R]``."""
+    def _filtered(self, position: Tensor, taps: Tensor) -> Tensor:
+        """Noise that is filtered by the taps, at the positions: ``[N, 2 K]`` or ``[H, N, 2 K]``."""
+        (taps,) = at_least_float32(taps)
+        before = position.view(-1, 1, 1).long() - torch.arange(self.num_waves, device=position.device)[:, None]
+        number = before * self.width + torch.arange(self.width, device=position.device)  # [N, K, 2 K]
+        signs = 1 - 2 * (mix(number * GOLDEN + self.seed) & 1)
+        return torch.einsum("...k,nkr->...nr", taps, signs.to(taps.dtype)) * self.width**-0.5
+
+    def _waves(self, position: Tensor, phase: Tensor) -> Tensor:
+        """The waves at the positions, ``[N, K]``, ``[N, 2 K]``, ``[H, N, K]`` or ``[H, N, 2 K]``."""
         amplitude, frequency, phase = at_least_float32(self.amplitude, self.frequency, phase)
         turns = position.to(frequency.dtype).view(-1, 1) * frequency[..., None, :]  # [N, K] or [H, N, K]
         angle, size = 2 * pi * turns + phase[..., None, :], amplitude[..., None, :]
         waves = torch.cat([size * angle.cos(), size * angle.sin()], dim=-1)
-        if self.mixing is not None:
-            waves = waves @ self.mixing.to(waves.dtype)
+        return waves if self.mixing is None else waves @ self.mixing.to(waves.dtype)
+
+    def _features(self, waves: Tensor) -> Tensor:
+        """Random features, ``[N, R]`` or ``[H, N, R]``, whose products are the exponentials of those of the waves."""
         projection = self.features.projection.to(waves.dtype)
         # No exponent exceeds half the squared norm of a row of the projection, so that none needs to be lowered.
         exponent = waves @ projection.t() - waves.square().sum(-1, keepdim=True) / 2
@@ -138,8 +174,8 @@ class LowRankMask(Mask):
 
 
 @partial(once_per_batch, traced=True)
-def _check_position(position: Tensor, num_nodes: int | None) -> None:
-    """Refuse positions that are not one finite number per node, ``[N]`` or ``[N, 1]``. Raises ValueError."""
+def _check_position(position: Tensor, num_nodes: int | None, integers: bool) -> None:
+    """Refuse positions that are not one finite number (integer) per node, ``[N]`` or ``[N, 1]``. Raises ValueError."""
     expected = position.shape[:1].numel() if num_nodes is None else num_nodes
     if position.numel() != expected:
         raise ValueError(
@@ -149,3 +185,6 @@ def _check_position(position: Tensor, num_nodes: int | None) -> None:
     message = "'position' holds NaN or infinity; LowRankMask needs finite positions"
     if not holds(position.isfinite().all(), message):
         raise NonFiniteError(message)
+    message = "'position' must hold integers for encoding='convolutional'; round it, or use encoding='sinusoidal'"
+    if integers and not holds((position == position.round()).all(), message):
+        raise ValueError(message)

@@ -1,5 +1,6 @@
 """Mask modules against their definitions, their ranges, and what they refuse."""
 
+import itertools
 import math
 
 import networkx as nx
@@ -268,6 +269,30 @@ def test_low_rank_approaches_the_exponential_of_the_waves(encoding):
     assert not torch.allclose(dense, wanted, rtol=0.2)
 
 
+@torch.no_grad()
+def test_filtered_noise_has_the_correlation_of_its_filters_in_expectation():
+    """At 5 standard errors over 600 seeds; and the mask has the exponential of the logits of its own noise."""
+    data = AddPositions()(Data(num_nodes=6))
+    data.position = data.position * 2 - 3  # gaps, and numbers below zero
+    taps = torch.randn(2, 2, 4, dtype=torch.float64)  # both filters of two heads
+    gap = (data.position - data.position[:, None]).long()  # from i to j
+    wanted = torch.zeros(2, 6, 6, dtype=torch.float64)
+    for t, s in itertools.product(range(4), range(4)):
+        wanted += (taps[0, :, t] * taps[1, :, s])[:, None, None] * (s - t == gap)
+    logits = []
+    for seed in range(600):
+        mask = LowRankMask(2, "convolutional", num_waves=4, num_features=2**14 if seed == 0 else 1, seed=seed).double()
+        mask.left.copy_(taps[0] / 4)
+        mask.right.copy_(taps[1] / 4)
+        left, right = (mask._filtered(data.position, part) for part in (mask.left, mask.right))
+        logits.append(left @ right.mT)
+        if seed == 0:
+            torch.testing.assert_close(mask(data).to_dense(), logits[0].exp(), rtol=0.2, atol=0)
+    mean, error = torch.stack(logits).mean(0), torch.stack(logits).std(0) / 600**0.5
+    assert ((mean - wanted / 16).abs() <= 5 * error + 1e-12).all()
+    assert (wanted.abs().sum(0) == 0).any()  # positions further apart than the filters are long
+
+
 def test_causal_is_a_triangle_in_every_graph():
     batch = Batch.from_data_list([GRAPHS["path"], GRAPHS["star"]])
     wanted = torch.block_diag(torch.ones(4, 4).tril(), torch.ones(5, 5).tril())
@@ -297,7 +322,11 @@ def test_graphs_without_edges_or_with_one_way_edges_are_refused():
         (lambda: ToeplitzMask((3,))(AddGridShape()(grid(2, 2))), r"is the grid \[2, 2\].*for grids up to \[3\]"),
         (lambda: PowerSeriesMask(max_length=1, coeffs=[1, 2, 3]), r"1 to 'max_length' \+ 1 = 2 finite numbers"),
         (lambda: PowerSeriesMask(coeffs=[-1.0]), "first coefficient must be positive"),
-        (lambda: LowRankMask(encoding="learned"), "one of sinusoidal, stochastic"),
+        (lambda: LowRankMask(encoding="learned"), "one of sinusoidal, stochastic, convolutional"),
+        (
+            lambda: LowRankMask(encoding="convolutional")(positioned(torch.arange(4) / 2)),
+            "'position' must hold integers",
+        ),
         (lambda: LowRankMask(max_period=1.0), "at least 4"),
         (lambda: LowRankMask(num_features=0), "'num_features' must be at least 1"),
         (lambda: LowRankMask()(positioned(torch.ones(3))), r"one position per node, \[4\] \(got \[3\]\)"),
