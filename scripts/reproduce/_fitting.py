@@ -9,11 +9,15 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Linear, Module, ReLU, Sequential
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GINConv
 
 from pyg_topomask.nn import parameter_groups
 
 Batch = TypeVar("Batch")
+Predict = Callable[[Any], Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def fit(
@@ -61,6 +65,45 @@ def fit(
             best, kept = error, {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(kept)
     return best, seconds
+
+
+def fit_graphs(
+    model: Module, parts: Mapping[str, Any], predict: Predict, loss: Loss, error: Loss, size: int, **settings: Any
+) -> dict[str, Any]:
+    """Train on batches of graphs, as `fit` does; see there.
+
+    Args:
+        model: The model.
+        parts: Graphs of ``"train"``, of another part for validation, and of ``"test"``, in this order.
+        predict: Predictions for a batch.
+        loss, error: That of a step and that of a whole part, of predictions and targets.
+        size: Graphs in a batch.
+        **settings: ``epochs``, ``rate`` and ``decay`` of `fit`.
+
+    Returns:
+        Errors of validation and test, seconds, and number of parameters.
+    """
+    train, val, test = (
+        DataLoader(graphs, size, shuffle=name == "train", drop_last=name == "train") for name, graphs in parts.items()
+    )
+
+    @torch.no_grad()
+    def error_of(part: DataLoader) -> float:
+        model.eval()
+        found, wanted = zip(*((predict(batch), batch.y) for batch in part))
+        return float(error(torch.cat(found), torch.cat(wanted)))
+
+    def loss_of(batch: Any) -> Tensor:
+        return loss(predict(batch), batch.y)
+
+    best, seconds = fit(model, lambda: train, loss_of, lambda: error_of(val), steps=len(train), **settings)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {"val": best, "test": error_of(test), "seconds": seconds, "parameters": parameters}
+
+
+def gin(width: int) -> Module:
+    """Message passing of GIN, with a hidden layer."""
+    return GINConv(Sequential(Linear(width, width), ReLU(), Linear(width, width)))
 
 
 def fill_row(

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from _bench import read_json, resumed
-from _tables import described, machine, positive, read_options, save_json, table_parser, write_table
+from _fitting import mean_and_spread
+from _tables import described, machine, plot_runs, positive, read_options, save_json, table_parser, write_table
 from scipy import stats
 
 from pyg_topomask.run import RunError, check_config, run_config
@@ -141,6 +142,45 @@ def _counted(dataset: str, count: int) -> str:
 def seconds(row: Mapping[str, Any]) -> list[float]:
     """Seconds of the runs on the machine of the last run, since times of different machines cannot be compared."""
     return [time for time, where in zip(row["seconds"], row["machine"]) if where == row["machine"][-1]]
+
+
+def seed_lines(
+    report: Report, what: str, names: Mapping[str, str], scale: float = 1.0, places: int = 3
+) -> Iterator[str]:
+    """A table of runs with several seeds, and how they were made.
+
+    Args:
+        report: The report of `compare`.
+        what: What the results are.
+        names: Key of a row -> title of its column, for the first columns.
+        scale, places: Factor of the results, and their decimals.
+    """
+    yield (
+        f"{machines(report)}. {what} Mean and standard deviation of the sample over seeds, and the 95 % interval of "
+        "the mean by Student's t. Seconds are processor time of training, per epoch."
+    )
+    yield ""
+    titles = [*names.values(), "parameters", "seeds", "epochs", "s/epoch", "validation", "test", "95 % of the mean"]
+    yield "| " + " | ".join(titles) + " |"
+    yield "|" + "---|" * len(names) + "--:|" * 7
+    for row in report["rows"].values():
+        val, test = ([scale * value for value in row[part]] for part in ("val", "test"))
+        low, high = interval(test) or (None, None)
+        epochs = row.get("trained", row["epochs"])[0]
+        cells = [*(row[key] for key in names), f"{row['parameters'][0]:,}", len(test), epochs]
+        cells += [f"{statistics.median(row['seconds']) / epochs:.1f}"]
+        cells += [mean_and_spread(part, places) for part in (val, test)]
+        cells.append("–" if low is None else f"{low:.{places}f} to {high:.{places}f}")
+        yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def plot_seeds(report: Report, what: str, path: Path, scale: float = 1.0) -> None:
+    """Test results of all runs, with a panel for each data set and comparison."""
+    panels: dict[str, dict[str, Sequence[float]]] = {}
+    for row in report["rows"].values():
+        title = row["dataset"] + (f", equal {row['equal']}" if "equal" in row else "")
+        panels.setdefault(title, {})[row["method"]] = [scale * value for value in row["test"]]
+    plot_runs(panels, what, path, columns=2)
 
 
 @dataclass(frozen=True)

@@ -1,37 +1,41 @@
-"""Images as grids of pixels or patches: digits of scikit-learn, and torchvision's sets where their files are."""
+"""Images as grids of pixels or patches: digits of scikit-learn, and of MNIST."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from _fitting import fit
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.functional import cross_entropy, unfold
 from torch_geometric.data import Batch, Data
+from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.datasets import DigitsDataset
 from pyg_topomask.datasets.digits import grid_edges
+from pyg_topomask.loader import set_epoch
 from pyg_topomask.nn import GPSModel
 from pyg_topomask.nn.mask import Mask
 from pyg_topomask.operators import MaskOperator
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.ops.numerics import absolute, non_negative
-from pyg_topomask.transforms import AddGridShape, AddRandomWalks
+from pyg_topomask.run.errors import MissingDataError
+from pyg_topomask.transforms import AddGridShape
 
 WIDTH, HEADS, CLASSES = 32, 4, 10
 BATCH, RATE, DECAY = 32, 8e-3, 1e-4
-DIGIT_PARTS = (1024, 320, 453)
+DIGIT_PARTS, MNIST_PARTS, QUICK_PARTS = (1024, 320, 453), (8000, 1000, 1000), (64, 32, 32)
 """Images for training, validation and test."""
 
 
-IMAGES = {"plain": "8 × 8", "shifted": "shifted on 16 × 16", "mnist": "MNIST, 14 × 14", "cifar10": "CIFAR10, 8 × 8"}
+IMAGES = {"plain": "8 × 8", "shifted": "shifted on 16 × 16"}
+SIDES = {"plain": 8, "shifted": 16}
 
 
 @dataclass(frozen=True)
@@ -47,24 +51,22 @@ class Grids:
 
     Args:
         side: Side of the grid.
-        walks: Draws the walks; the grids have none if :obj:`None`.
+        transform: Adds what masks need, such as walks; nothing if :obj:`None`.
         redrawn: Whether each batch has new walks.
     """
 
-    def __init__(self, side: int, walks: AddRandomWalks | None = None, redrawn: bool = False) -> None:
+    def __init__(self, side: int, transform: BaseTransform | None = None, redrawn: bool = False) -> None:
         node = torch.arange(side**2)
         pos = torch.stack([node // side, node % side], dim=1).float()
         self.grid = AddGridShape()(Data(edge_index=grid_edges(side), pos=pos, num_nodes=side**2))
-        self.walks, self.redrawn, self.draws = walks, redrawn, 0
+        self.transform, self.redrawn, self.draws = transform, redrawn, 0
         self._batches: dict[int, Batch] = {}
 
     def batch(self, count: int) -> Batch:
         """A batch of ``count`` grids."""
         if self.redrawn or count not in self._batches:
-            graph = self.grid
-            if self.walks is not None:
-                self.walks.set_epoch(self.draws)
-                graph = self.walks(graph)
+            set_epoch(self.transform, self.draws)
+            graph = self.grid if self.transform is None else self.transform(self.grid)
             self.draws += self.redrawn
             self._batches[count] = Batch.from_data_list([graph] * count)
         return self._batches[count]
@@ -91,7 +93,12 @@ def error_rate(model: ImageModel, part: tuple[Tensor, Tensor], grids: Grids) -> 
 
 
 def fit_images(
-    model: ImageModel, pictures: Pictures, grids: Grids, validate: Callable[[], float], epochs: int
+    model: ImageModel,
+    pictures: Pictures,
+    grids: Grids,
+    validate: Callable[[], float],
+    epochs: int,
+    rate: float = RATE,
 ) -> tuple[float, float]:
     """Train on batches of images in random order, as `fit` does; see there."""
     images, classes = pictures.parts["train"]
@@ -103,7 +110,7 @@ def fit_images(
     def loss(rows: Tensor) -> Tensor:
         return cross_entropy(model(images[rows], grids), classes[rows])
 
-    return fit(model, batches, loss, validate, epochs, steps, RATE, DECAY)
+    return fit(model, batches, loss, validate, epochs, steps, rate, DECAY)
 
 
 class RepeatedOperator(EqualGraphsOperator):
@@ -147,42 +154,32 @@ class DenseFeaturesMask(Mask):
         return RepeatedOperator(self.features @ self.features.mT, int(graph.num_nodes) // self.features.size(-1))
 
 
+def in_parts(images: Tensor, classes: Tensor, sizes: Sequence[int], side: int) -> Pictures:
+    """The first images in three parts, in their order."""
+    parts = zip(images[: sum(sizes)].split(list(sizes)), classes[: sum(sizes)].split(list(sizes)))
+    return Pictures(dict(zip(("train", "val", "test"), parts)), side)
+
+
 def load_digits(side: int, quick: bool) -> Pictures:
     """Digits on a canvas, split by a fixed permutation."""
-    sizes = (64, 32, 32) if quick else DIGIT_PARTS
+    sizes = QUICK_PARTS if quick else DIGIT_PARTS
     with tempfile.TemporaryDirectory() as folder:
         graphs = list(DigitsDataset(folder, side, sum(sizes)))
     order = torch.randperm(len(graphs), generator=torch.Generator().manual_seed(0))
     images, classes = torch.stack([data.x for data in graphs])[order], torch.cat([data.y for data in graphs])[order]
-    return Pictures(dict(zip(("train", "val", "test"), zip(images.split(sizes), classes.split(sizes)))), side)
+    return in_parts(images, classes, sizes, side)
 
 
-def load_photographs(cls: str, patch: int, quick: bool) -> Pictures | None:
-    """Patches of torchvision's images, without downloading; None if they are not there."""
-    root = Path(os.environ.get("TOPOMASK_DATA", "data")) / "torchvision"
-    try:
-        from torchvision import datasets  # type: ignore[import-not-found]
+def load_mnist_10k(patch: int, quick: bool) -> Pictures:
+    """Patches of 10,000 images of MNIST, in parts that are not its official split.
 
-        both = [getattr(datasets, cls)(str(root), train=part) for part in (True, False)]
-    except (ImportError, RuntimeError):
-        return None
-    parts = []
-    for data in both:
-        pixels = torch.as_tensor(data.data).float() / 255
-        pixels = pixels[:, None] if pixels.dim() == 3 else pixels.movedim(-1, 1)
-        tokens = torch.cat([unfold(some, patch, stride=patch).mT for some in pixels.split(1000)])
-        parts.append((tokens, torch.as_tensor(data.targets)))
-    (images, classes), test = parts
-    held = 32 if quick else len(images) // 10
-    train_part, val_part = (images[held:], classes[held:]), (images[:held], classes[:held])
-    if quick:
-        train_part, test = ((x[:64], y[:64]) for x, y in (train_part, test))
-    return Pictures({"train": train_part, "val": val_part, "test": test}, pixels.size(-1) // patch)
-
-
-LOADERS: dict[str, Callable[[bool], Pictures | None]] = {
-    "plain": partial(load_digits, 8),
-    "shifted": partial(load_digits, 16),
-    "mnist": partial(load_photographs, "MNIST", 2),
-    "cifar10": partial(load_photographs, "CIFAR10", 4),
-}
+    Raises:
+        MissingDataError: If the images are missing.
+    """
+    path = Path(os.environ.get("TOPOMASK_DATA", "data")) / "MNIST-10k/mnist10k.npz"
+    if not path.is_file():
+        raise MissingDataError(f"MNIST-10k is missing ({path}); set the environment variable TOPOMASK_DATA")
+    with np.load(path, allow_pickle=False) as file:
+        pixels, classes = torch.from_numpy(file["images"]), torch.from_numpy(file["labels"]).long()
+    tokens = unfold(pixels[:, None].float() / 255, patch, stride=patch).mT
+    return in_parts(tokens, classes, QUICK_PARTS if quick else MNIST_PARTS, pixels.size(-1) // patch)

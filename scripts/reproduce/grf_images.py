@@ -3,7 +3,6 @@
     python scripts/reproduce/grf_images.py --quick                           # a trial
     python scripts/reproduce/grf_images.py --images plain --positions none   # 8 × 8, only the mask knows the grid
     python scripts/reproduce/grf_images.py                                   # digits, all rows, 5 seeds
-    python scripts/reproduce/grf_images.py --images mnist cifar10            # if torchvision finds their files
 
 Layers have pre-norm and attention alone. The prediction is read from the mean of pixels, or from a class token, whose
 row and column of a mask are ones. A token does not see what the last layer does to pixels, so it has one layer more.
@@ -32,12 +31,12 @@ from typing import Any
 
 import torch
 from _bench import described, machine, pyplot, save_json, save_plot
-from _fitting import fill_row, mean_and_spread
+from _fitting import fill_row, gin, mean_and_spread
 from _images import (
     CLASSES,
     HEADS,
     IMAGES,
-    LOADERS,
+    SIDES,
     WIDTH,
     DenseFeaturesMask,
     Grids,
@@ -45,10 +44,10 @@ from _images import (
     Pictures,
     error_rate,
     fit_images,
+    load_digits,
 )
 from _tables import EQUAL, positive, read_options, start, table_parser, write_table
-from torch.nn import Linear, Module, ReLU, Sequential
-from torch_geometric.nn import GINConv
+from torch.nn import Module
 
 from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention, PowerSeriesMask, ToeplitzMask
 from pyg_topomask.transforms import AddRandomWalks
@@ -101,7 +100,7 @@ def _dense(_: int, pictures: Pictures) -> Module:
 
 
 def _gin(_: int, pictures: Pictures) -> Module:
-    return GINConv(Sequential(Linear(WIDTH, WIDTH), ReLU(), Linear(WIDTH, WIDTH)))
+    return gin(WIDTH)
 
 
 @dataclass(frozen=True)
@@ -160,17 +159,14 @@ def train(name: str, pictures: Pictures, positions: str, readout: str, epochs: i
     validate = partial(error_rate, model, pictures.parts["val"], drawn)
     error, seconds = fit_images(model, pictures, grids, validate, epochs)
     found = {"val": 1 - error, "test": 1 - error_rate(model, pictures.parts["test"], drawn), "seconds": seconds}
-    frozen = grids.walks is not None and not redrawn
+    frozen = grids.transform is not None and not redrawn
     found["other walks"] = 1 - error_rate(model, pictures.parts["test"], others) if frozen else None
     return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
 
 
 def run_rows(options: argparse.Namespace, images: str, report: dict[str, Any]) -> None:
     """Both results of every method on one kind of images. Write the report after each run."""
-    pictures = LOADERS[images](options.quick)
-    if pictures is None:
-        print(f"{IMAGES[images]}: not available here")
-        return
+    pictures = load_digits(SIDES[images], options.quick)
 
     def save() -> None:
         save_json(options.out / "grf_images.json", report)
@@ -260,7 +256,7 @@ def _points(results: Sequence[Sequence[float]]) -> tuple[list[float], list[float
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train every method on all images. Write JSON and Markdown after each run, and a plot at the end."""
     made = table_parser(__doc__ or "", "grf_images", "64 training images, 2 epochs, 1 seed")
-    made.add_argument("--images", nargs="+", choices=list(IMAGES), default=["plain", "shifted"])
+    made.add_argument("--images", nargs="+", choices=list(IMAGES), default=list(IMAGES))
     made.add_argument("--positions", nargs="+", choices=["none", "learned"], default=["none", "learned"])
     made.add_argument("--readouts", nargs="+", choices=list(LAYERS), default=list(LAYERS), help="what is read")
     made.add_argument(

@@ -29,13 +29,13 @@ from typing import Any
 
 import torch
 from _bench import described, machine, pyplot, save_json, save_plot
-from _fitting import fill_row, fit, mean_and_spread
+from _fitting import fill_row, fit, gin, mean_and_spread
 from _tables import EQUAL, SPREAD, positive, read_options, start, table_parser, write_table
 from torch import Tensor
-from torch.nn import Linear, Module, ReLU, Sequential
+from torch.nn import Module
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
-from torch_geometric.nn import GCNConv, GINConv
+from torch_geometric.nn import GCNConv
 
 from pyg_topomask.datasets import FORCES, AddParticleGraph, ParticleDataset
 from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
@@ -58,7 +58,7 @@ def _grf(_: int) -> Module:
 
 
 def _gin(_: int, width: int = WIDTH) -> Module:
-    return GINConv(Sequential(Linear(width, width), ReLU(), Linear(width, width)))
+    return gin(width)
 
 
 def _gcn(_: int, width: int = WIDTH) -> Module:

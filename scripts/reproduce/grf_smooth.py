@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from _folds import run_folder
-from _images import CLASSES, HEADS, LOADERS, WIDTH, Grids, ImageModel, error_rate, fit_images
+from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, error_rate, fit_images, load_digits
 from _tables import (
     CONFIGS,
     SPREAD,
@@ -170,8 +170,7 @@ def run_row(dataset: str, normalizer: str, options: argparse.Namespace) -> dict[
 def train_on_grids(normalizer: str, seed: int, quick: bool) -> dict[str, Any]:
     """Results of one model whose images all have the same walks."""
     manual_seed(seed)
-    pictures = LOADERS["plain"](quick)
-    assert pictures is not None  # digits come with scikit-learn
+    pictures = load_digits(8, quick)
     grids = Grids(pictures.side, AddRandomWalks(16, 4, 0.5, seed=seed))
     attn = partial(GRFAttention, WIDTH, HEADS, 4, normalizer=normalizer)
     width = pictures.parts["train"][0].size(-1)

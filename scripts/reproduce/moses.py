@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -23,15 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting import fit, mean_and_spread
-from _folds import Comparison, compare, interval, machines
-from _tables import plot_runs, start
+from _fitting import fit_graphs
+from _folds import Comparison, compare, plot_seeds, seed_lines
+from _tables import start
 from torch import Tensor
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch.nn.functional import l1_loss
 from torch_geometric.data import Data
 from torch_geometric.datasets import TUDataset
-from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINEConv
 
 from pyg_topomask.nn import FullAttention, GPSModel, GRFMask, HopMask, KMIPAttention, MaskedAttention
@@ -127,59 +125,27 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     settings = {"num_walks": 16, "halt_prob": 0.5 if "f = 1" not in row["method"] else 0.2, "max_hops": HOPS}
     lengths = {"max_length": 10 if "f = 1" in row["method"] else 4}
     prepare = that_add(model.requires, seed=run, **settings, **lengths)
-    loaders = {
-        name: DataLoader(prepare(graphs), BATCH, shuffle=name == "train", drop_last=name == "train")
-        for name, graphs in data.items()
-    }
+    graphs = {name: prepare(part) for name, part in data.items()}
 
     def predict(batch: Any) -> Tensor:
         edges = batch.edge_attr if row["method"].startswith("GINE") else None
         return model(batch.x, batch.edge_index, batch.batch, batch, edges)
 
-    @torch.no_grad()
-    def error(part: str) -> float:
-        model.eval()
-        return sum(float(l1_loss(predict(b), b.y)) * b.num_graphs for b in loaders[part]) / len(data[part])
-
-    val, seconds = fit(
-        model,
-        lambda: loaders["train"],
-        lambda batch: l1_loss(predict(batch), batch.y),
-        lambda: error(next(name for name in loaders if name.startswith("val"))),
-        epochs,
-        len(loaders["train"]),
-        RATE,
-        DECAY,
-    )
-    size = sum(parameter.numel() for parameter in model.parameters())
-    return {"val": val, "test": error("test"), "seconds": seconds, "parameters": size}
+    return fit_graphs(model, graphs, predict, l1_loss, l1_loss, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
-    yield (
-        f"{machines(report)}. Mean absolute errors after the epoch of the least validation error: mean and standard "
-        "deviation of the sample over seeds, and the 95 % interval of the mean by Student's t. Autocorrelations are "
-        "scaled to deviation 1, and averaged over 1 to 8 bonds. Seconds are processor time of training, per epoch."
+    what = (
+        "Mean absolute errors after the epoch of the least validation error. Autocorrelations are scaled to deviation "
+        "1, and averaged over 1 to 8 bonds."
     )
-    yield ""
-    yield "| target | layers | parameters | seeds | epochs | s/epoch | validation | test | 95 % of the mean |"
-    yield "|---|---|--:|--:|--:|--:|--:|--:|--:|"
-    for row in report["rows"].values():
-        low, high = interval(row["test"]) or (None, None)
-        cells = [row["dataset"], row["method"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
-        cells += [f"{statistics.median(row['seconds']) / row['epochs'][0]:.1f}"]
-        cells += [mean_and_spread(row[part]) for part in ("val", "test")]
-        cells.append("–" if low is None else f"{low:.3f} to {high:.3f}")
-        yield "| " + " | ".join(map(str, cells)) + " |"
+    return seed_lines(report, what, {"dataset": "target", "method": "layers"})
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test errors of all runs, with a panel for each target."""
-    panels: dict[str, dict[str, Sequence[float]]] = {}
-    for row in report["rows"].values():
-        panels.setdefault(row["dataset"], {})[row["method"]] = row["test"]
-    plot_runs(panels, "mean absolute error, test", path)
+    """Test errors of all runs."""
+    plot_seeds(report, "mean absolute error, test", path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

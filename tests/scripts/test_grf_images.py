@@ -3,9 +3,9 @@
 import importlib
 import json
 import sys
-import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,13 +22,11 @@ def script(scripts):
     return importlib.import_module("grf_images")
 
 
-def test_a_trial_writes_the_table_and_is_resumed(script, tmp_path, monkeypatch, capsys):
+def test_a_trial_writes_the_table_and_is_resumed(script, tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
-    arguments = ["--quick", "--images", "plain", "mnist", "--methods", "linear", "GIN", "--out", str(tmp_path)]
-    monkeypatch.setitem(sys.modules, "torchvision", None)
+    arguments = ["--quick", "--images", "plain", "--methods", "linear", "GIN", "--out", str(tmp_path)]
     arguments += ["--positions", "none", "--readouts", "mean"]
     script.main(arguments)
-    assert "MNIST, 14 × 14: not available here" in capsys.readouterr().out
     report = json.loads((tmp_path / "quick/grf_images.json").read_text())
     rows = list(report["rows"].values())
     assert [row["method"] for row in rows] == ["GRF", "linear", "GIN"]
@@ -105,20 +103,17 @@ class TestRepeatedOperator(OperatorCase):
         return {"matrix": self.matrix}
 
 
-def test_files_of_torchvision_are_cut_into_patches(monkeypatch):
-    pixels = torch.arange(20 * 32 * 32 * 3).view(20, 32, 32, 3) % 251
-
-    class CIFAR10:
-        def __init__(self, root, train):
-            self.data, self.targets = (pixels if train else pixels[:5]).numpy(), list(range(20 if train else 5))
-
-    module = types.ModuleType("torchvision")
-    module.datasets = types.SimpleNamespace(CIFAR10=CIFAR10)
-    monkeypatch.setitem(sys.modules, "torchvision", module)
-    pictures = images.LOADERS["cifar10"](False)
-    assert pictures.side == 8
-    assert [len(pictures.parts[part][0]) for part in ("train", "val", "test")] == [18, 2, 5]
+def test_images_of_mnist_are_cut_into_patches(monkeypatch, tmp_path):
+    monkeypatch.setenv("TOPOMASK_DATA", str(tmp_path))
+    with pytest.raises(images.MissingDataError, match="MNIST-10k is missing"):
+        images.load_mnist_10k(4, quick=True)
+    pixels = (torch.arange(130 * 28 * 28).view(130, 28, 28) % 251).to(torch.uint8)
+    (tmp_path / "MNIST-10k").mkdir()
+    np.savez(tmp_path / "MNIST-10k/mnist10k.npz", images=pixels.numpy(), labels=np.arange(130, dtype="uint8") % 10)
+    pictures = images.load_mnist_10k(4, quick=True)
+    assert pictures.side == 7
+    assert [len(pictures.parts[part][0]) for part in ("train", "val", "test")] == [64, 32, 32]
     tokens, classes = pictures.parts["test"]
-    assert torch.equal(classes, torch.arange(5))
-    patch = pixels[1, 4:8, 8:12].permute(2, 0, 1).flatten() / 255  # second row, third column
-    torch.testing.assert_close(tokens[1, 8 + 2], patch)
+    assert torch.equal(classes, torch.arange(96, 128) % 10)
+    patch = pixels[97, 4:8, 8:12].flatten() / 255  # second row, third column
+    torch.testing.assert_close(tokens[1, 7 + 2], patch)

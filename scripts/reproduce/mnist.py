@@ -1,0 +1,142 @@
+"""Masks on images of MNIST: patches of a vision transformer with linear attention, and single pixels.
+
+    python scripts/reproduce/mnist.py --quick                          # a trial
+    python scripts/reproduce/mnist.py --datasets patches --methods GRF none Toeplitz hop
+    python scripts/reproduce/mnist.py                                  # all rows, 3 seeds; 10 hours on one core
+
+Images are 7 × 7 patches of 4 × 4 pixels, with no positions or with learned ones, or 28 × 28 pixels without positions.
+Layers are attention alone, or message passing alone (GIN), and the prediction is read from the mean of the nodes.
+Rows are named by their mask. The kernel is ReLU unless the row has another: elu + 1 and x² are those of Figure 8 of
+Choromanski et al., ICML 2022. Walks are drawn once per seed and layer and are shared by all images, so that they also
+tell nodes apart; those of "GRF redrawn" are new in each batch, also in the test. Each method is trained twice: for an
+equal number of epochs, and for as many as take the time of the row "GRF". Parameters of masks have 25 times the
+learning rate. The 10,000 images are 8,000 / 1,000 / 1,000 for training, validation and test, which is not the official
+split. The epoch is chosen on the validation part; no choice looks at the test part. Images are read from
+$TOPOMASK_DATA. The same command continues an interrupted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from _bench import read_json
+from _fitting import gin
+from _folds import Comparison, compare, plot_seeds, seed_lines
+from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, Pictures, error_rate, fit_images, load_mnist_10k
+from _tables import EQUAL, start
+from torch.nn import Module
+
+from pyg_topomask.nn import GPSModel, GRFMask, GridHeatMask, HopMask, MaskedAttention, ToeplitzMask
+from pyg_topomask.run import RunError
+from pyg_topomask.transforms import that_add
+
+LAYERS, RATE, HOPS, STITCH = 3, 2e-3, 8, 2
+WALKS = {"num_walks": 16, "max_length": 4, "halt_prob": 0.5, "num_tables": LAYERS * STITCH}
+FIRST = "GRF"
+KINDS = {"patches": (4, False, 15), "patches, positions": (4, True, 15), "pixels": (1, False, 5)}
+"""Side of a patch, whether positions are learned, and number of epochs."""
+
+MASKS: dict[str, Callable[[int, int], Any]] = {
+    "none": lambda layer, side: None,
+    "Toeplitz": lambda layer, side: ToeplitzMask([side] * 2, HEADS),
+    "grid heat": lambda layer, side: GridHeatMask(HEADS),
+    "GRF": lambda layer, side: GRFMask(HEADS, table=layer),
+    "GRF redrawn": lambda layer, side: GRFMask(HEADS, table=layer),
+    "GRF stitched": lambda layer, side: GRFMask(HEADS, table=layer, stitch=STITCH),
+    "hop": lambda layer, side: HopMask(HEADS, HOPS),
+}
+"""The mask of a layer on grids of that side."""
+
+PIXELS = (FIRST, "none", "Toeplitz", "hop", "GIN")
+KERNELS = ["none, softmax", *(f"{mask}, {kernel}" for kernel in ("elu1", "square") for mask in ("none", "Toeplitz"))]
+METHODS = [FIRST, *(name for name in MASKS if name != FIRST), "GIN", *KERNELS]
+
+
+def attention(method: str, side: int, layer: int) -> Module:
+    """The attention of a layer, with the kernel after the comma."""
+    mask, _, kernel = method.partition(", ")
+    return MaskedAttention(WIDTH, HEADS, kernel or "relu", MASKS[mask](layer, side))
+
+
+def classifier(method: str, pictures: Pictures, positions: bool) -> ImageModel:
+    """A vision transformer, or message passing on patches."""
+    conv, attn = (lambda _: gin(WIDTH)), partial(attention, method, pictures.side)
+    branch: dict[str, Any] = {"conv": conv} if method == "GIN" else {"attn": attn}
+    places = pictures.side**2 if positions else None
+    channels = pictures.parts["train"][0].size(-1)
+    settings = {"pool": "mean", "pre_norm": True, "act": "gelu", "num_positions": places}
+    return ImageModel(GPSModel(channels, WIDTH, CLASSES, LAYERS, **branch, **settings))
+
+
+pictures_of = cache(load_mnist_10k)
+
+
+def rows(dataset: str, method: str) -> dict[str, dict[str, str]]:
+    """Rows of a method without results: for equal epochs and, but for the first method, for equal time."""
+    if dataset == "pixels" and method not in PIXELS:
+        return {}
+    parts = EQUAL[: 1 if method == FIRST else 2]
+    return {_key(dataset, method, part): {"dataset": dataset, "method": method, "equal": part} for part in parts}
+
+
+def _key(dataset: str, method: str, part: str) -> str:
+    return f"{dataset}: {method}, equal {part}"
+
+
+def epochs_of(row: Mapping[str, Any], epochs: int, out: Path) -> int:
+    """Epochs of a run: those given, or as many as take the time of the first method, by the times of the first seed.
+
+    Raises:
+        RunError: If the first method was not run.
+    """
+    if row["equal"] == "epochs":
+        return epochs
+    found = read_json(out / "mnist.json")["rows"]
+    keys = [_key(row["dataset"], method, "epochs") for method in (FIRST, row["method"])]
+    if keys[0] not in found:
+        raise RunError(f"rows of equal time need those of {FIRST!r}; add it to --methods")
+    first, own = (found[key]["seconds"][0] for key in keys)
+    return max(2, min(round(epochs * first / own), 10 * epochs))
+
+
+def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
+    """Results of one run."""
+    torch.manual_seed(run)
+    epochs, (patch, positions, _) = epochs_of(row, epochs, out), KINDS[row["dataset"]]
+    pictures = pictures_of(patch, out.name == "quick")
+    model = classifier(row["method"], pictures, positions)
+    prepare = that_add(model.model.requires, seed=run, max_hops=HOPS, **WALKS)
+    grids = Grids(pictures.side, prepare, row["method"] == "GRF redrawn")
+    validate = partial(error_rate, model, pictures.parts["val"], grids)
+    error, seconds = fit_images(model, pictures, grids, validate, epochs, RATE)
+    found = {"val": 1 - error, "test": 1 - error_rate(model, pictures.parts["test"], grids), "seconds": seconds}
+    return found | {"trained": epochs, "parameters": sum(parameter.numel() for parameter in model.parameters())}
+
+
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The table, and how it was measured."""
+    what = (
+        "Accuracy (%) after the epoch of the best validation accuracy. Rows of equal time have as many epochs as take "
+        f"the time of the row {FIRST!r}."
+    )
+    return seed_lines(report, what, {"dataset": "images", "method": "layers", "equal": "equal"}, 100, 1)
+
+
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """Test accuracies of all runs."""
+    plot_seeds(report, "test accuracy (%)", path, 100)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make all runs, and write the table and a plot."""
+    torch.set_num_threads(1)
+    epochs = {name: settings[2] for name, settings in KINDS.items()}
+    compare(Comparison("mnist", epochs, METHODS, 3, make_run, lines, plot, rows), __doc__ or "", arguments)
+
+
+if __name__ == "__main__":
+    start(main)
