@@ -1,10 +1,10 @@
-"""Draw all tables and pictures of docs/results again from the reports in results-published, without any runs.
+"""Draw all tables and pictures of docs/results again from the reports in results-published, and write docs/papers.md.
 
     python scripts/reproduce/redraw.py                                       # pictures go to results/published
     python scripts/reproduce/redraw.py results/reproduce/grf_real/grf_real.json    # store this report first
 
 A report NAME.json gives the table of the page NAME.md by ``lines(report)`` of the script NAME.py, and its picture by
-``plot(report, path)``. The text before the table stays, and so do pages without a report.
+``plot(report, path)``. The text before the table stays, and so do pages without a report. Nothing is run.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _papers import page
 from _tables import publish_table, reports_of, save_json, start
 
 from pyg_topomask.run import RunError
+from pyg_topomask.run.output.files import write_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report = json.loads(path.read_text())
         publish_table(options.results / f"{path.stem}.md", redrawn(path.stem, report))
         importlib.import_module(path.stem).plot(report, options.pictures / f"{path.stem}.png")
+    write_text(options.results.resolve().parent / "papers.md", page(stored))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,32 @@ def test_a_table_is_what_its_report_gives(tables, redraw, name):
     assert redraw.redrawn(name, json.loads((STORED / f"{name}.json").read_text())) == table
 
 
+def test_the_list_of_the_papers_is_what_the_reports_give(redraw):
+    """Every report that it names exists, and every row says what is against it or what it needs."""
+    papers = importlib.import_module("_papers")
+    listed = papers.yaml.safe_load(papers.PAPERS.read_text())
+    assert (ROOT / "docs/papers.md").read_text() == papers.page(STORED)
+    assert {name for name, *_ in papers.FIGURE.findall(papers.PAPERS.read_text())} <= set(NAMES)
+    for row in (row for paper in listed for row in paper["rows"]):
+        assert row["state"] in ("confirmed", "not confirmed", "not run"), row["item"]
+        assert row["state"] == "confirmed" or "why" in row, row["item"]
+        assert not papers.FIGURE.sub("", row.get("ours", "")).count("{"), row["item"]
+
+
+def test_a_figure_must_be_that_of_one_row(redraw, tmp_path):
+    papers = importlib.import_module("_papers")
+    rows = {"a": {"data": "x", "test": [0.5, 0.7], "ms": {"GIN": [4.0, 1.0, 3.0]}}, "b": {"data": "x", "test": [1.0]}}
+    (tmp_path / "own.json").write_text(json.dumps({"rows": rows}))
+
+    def of(text):
+        return papers.FIGURE.sub(lambda found: papers.figure(tmp_path, found), text)
+
+    assert of("{own | a & x | test | 1%} and {own | b | test | 2}") == "60.0 ± 14.1 and 1.00"
+    assert of("{own | a | ms.GIN ÷ ms.GIN.1 | 1}, {own | * | rows.b.test | 0}, {other | a | test | 1}") == "3.0, 1, –"
+    with pytest.raises(ValueError, match=r"2 rows of own.json have the names 'x'"):
+        of("{own | x | test | 1}")
+
+
 def test_every_table_with_a_report_has_a_page_and_reports_are_small(tables):
     assert {path.stem for path in PAGES.glob("*.md") if tables.MADE in path.read_text()} == set(NAMES)
     assert sum(path.stat().st_size for path in STORED.iterdir()) < 2e6
