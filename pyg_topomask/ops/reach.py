@@ -55,6 +55,11 @@ def reach(mask: Any, graph: Data, max_hops: int = 16, num_rows: int = 256) -> Te
     return (shares / torch.where(total > 0, total, 1)).mean(-2)
 
 
+def mean_hops(shares: Tensor) -> Tensor:
+    """Mean number of hops of shares ``[K + 2]`` or ``[H, K + 2]``, in which more than K count as K + 1."""
+    return (shares * torch.arange(shares.size(-1), device=shares.device)).sum(-1)
+
+
 def _hops(graph: Data, seen: Tensor, max_hops: int) -> list[Tensor]:
     """Whether a node is 0, 1, … hops, or more, from the node of each column: boolean, each ``[N, C]``."""
     adj = graph.get("edge_index")

@@ -14,9 +14,12 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader as GraphLoader
 
+from pyg_topomask.nn import Mask
+from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.run.advise.sample import MOST_BATCHES, Epoch, Sample, Size, estimate
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import LoadedDataset
@@ -53,6 +56,7 @@ class Trial:
         stored: Bytes per node of the graphs, and of what these add to them.
         step_mib: Rise of the peak memory in MiB, of a GPU if it is used; None if it cannot be measured.
         parameters: Number of parameters.
+        hops: Mean number of hops that the mask of the first layer sees before training; None without a mask.
         parts: Number of training and validation steps of an epoch, if the loader serves one graph.
         problem: Why the attention cannot be used; empty if it can.
     """
@@ -64,6 +68,7 @@ class Trial:
     stored: tuple[float, float] = (0.0, 0.0)
     step_mib: float | None = None
     parameters: int = 0
+    hops: float | None = None
     parts: tuple[int, int] | None = None
     problem: str = ""
 
@@ -141,8 +146,15 @@ def _train(trial: Trial, config: Config, splits: Splits, sample: Sample, watch: 
         served = Served(splits.train, splits.serve_transforms)
         train = GraphLoader(served, batch_sampler=batches, num_workers=config.num_workers)
         val = ready_loader(splits.val, config.train.batch_size)
+    trial.hops = _mean_hops(module.model, next(iter(train)))
     trainer = build_trainer(config, callbacks=callbacks, limit_train_batches=MOST_BATCHES, default_root_dir=folder)
     trainer.fit(module, train, val)
+
+
+def _mean_hops(model: Module, batch: Data) -> float | None:
+    """How far the first mask of a model sees in a batch; None without a mask."""
+    mask = next((part for part in model.modules() if isinstance(part, Mask)), None)
+    return None if mask is None else float(mean_hops(reach(mask, batch, num_rows=16)).mean())
 
 
 class _Stopwatch(pl.Callback):

@@ -30,7 +30,8 @@ CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")
 _CAPTION = """\
 Predicted from trials on this machine. Nothing is said about accuracy.
 s/epoch: training and validation. s before: walks, edges, trees and encodings, once.
-memory MiB: peak of the process, or of tensors on the GPU."""
+memory MiB: peak of the process, or of tensors on the GPU.
+hops: mean under the mask of the first layer before training; over 16 count as 17."""
 
 _PATIENCE = 120.0  # seconds that a trial may take in addition to ten times its time, such as to compile code
 _SAFETY = 0.8  # share of the available memory that a trial may take
@@ -45,6 +46,7 @@ class Advice:
         prediction: Its cost; None if it cannot be used.
         total_mib: Predicted peak memory, of the process or of tensors on the GPU; None if it is not known.
         parameters: Number of parameters.
+        hops: Mean number of hops that its mask sees before training; None without a mask.
         problem: Why it cannot be used; empty if it can.
     """
 
@@ -52,6 +54,7 @@ class Advice:
     prediction: Prediction | None = None
     total_mib: float | None = None
     parameters: int = 0
+    hops: float | None = None
     problem: str = ""
 
 
@@ -117,7 +120,7 @@ def advise(
         total = None if prediction is None else prediction.step_mib
         if prediction is not None and total is not None and not cuda:
             total += resident_mib() + prediction.stored_mib
-        found.append(Advice(candidate, prediction, total, trial.parameters, trial.problem))
+        found.append(Advice(candidate, prediction, total, trial.parameters, trial.hops, trial.problem))
     job.remove()
     return sorted(found, key=lambda one: one.prediction.epoch_s if one.prediction else math.inf)
 
@@ -129,6 +132,7 @@ def as_text(advice: Sequence[Advice]) -> Group:
         columns[name] = ["–" if one.prediction is None else _seconds(getattr(one.prediction, key)) for one in advice]
     columns["memory MiB"] = ["–" if one.total_mib is None else f"{one.total_mib:,.0f}" for one in advice]
     columns["parameters"] = [f"{one.parameters:,}" if one.prediction else "–" for one in advice]
+    columns["hops"] = ["–" if one.hops is None else f"{one.hops:.2f}" for one in advice]
     problems = [f"{one.candidate.name}: {' '.join(one.problem.split())}" for one in advice if one.problem]
     return titled_table("attentions, the fastest first", columns, "\n".join([_CAPTION, *problems]))
 

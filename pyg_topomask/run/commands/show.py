@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn import GPSNetwork, GRFMask, KMIPAttention
 from pyg_topomask.run.commands.show_path import path_table
+from pyg_topomask.run.commands.show_reach import draw_reach, reach_table
 from pyg_topomask.run.commands.walk_quality import walk_quality
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import width
@@ -48,6 +50,7 @@ class View:
         head: Number of the head.
         node: Node whose row is drawn; all, or one with many neighbours, if :obj:`None`.
         title: What is shown: name of the config or its data set, graph, layer, head, and where the weights come from.
+        untrained: The model before training, if there is a checkpoint.
     """
 
     config: Config
@@ -57,6 +60,7 @@ class View:
     head: int
     node: int | None
     title: str
+    untrained: GPSNetwork | None = None
 
     def attention(self, kind: type[Module]) -> Any:
         """The first attention of this kind in the layer, or None."""
@@ -81,6 +85,7 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     place = arguments.config, *where, arguments.checkpoint, overrides
     if arguments.kind in TABLES:
         standard_output().print(TABLES[arguments.kind](load_view(*place, whole_batch=True)))
+    if arguments.kind in TABLES and (arguments.out is None or arguments.kind not in PICTURES):
         return 0
     if arguments.out is None:
         raise RunError(f"show {arguments.kind} needs --out FILE, the picture to write")
@@ -105,8 +110,9 @@ def picture(
 
     Args:
         kind: ``"attention"``: the pairs that a k-MIP layer keeps, as arrows on the graph, or as a matrix if they are
-            many. ``"mask"``: a topological mask as a matrix, and one of its rows on the graph. ``"walks"``: coverage,
-            non-zeros and errors of a GRF mask against the number of walks.
+            many. ``"mask"``: a topological mask as a matrix, and one of its rows on the graph. ``"reach"``: the share
+            of a row's mass by hop, on a batch of graphs. ``"walks"``: coverage, non-zeros and errors of a GRF mask
+            against the number of walks.
         config: YAML file.
         graph: Number of the graph in the data set.
         layer: Number of the layer, from 0.
@@ -120,7 +126,7 @@ def picture(
     Raises:
         RunError: If a setting is wrong; the message says what to change.
     """
-    view = load_view(config, graph, layer, head, node, checkpoint, overrides)
+    view = load_view(config, graph, layer, head, node, checkpoint, overrides, whole_batch=kind in TABLES)
     try:
         return PICTURES[kind](view)
     except ValueError as error:  # the graph is too large to be drawn
@@ -156,12 +162,13 @@ def load_view(
         torch.manual_seed(checked.seed)
         sizes = (width(data[0].x) or 1, dataset.task.num_outputs, width(data[0].edge_attr), dataset.task.level)
         model = build_model(sized(checked, *sizes), *sizes).eval()
-    origin = f"untrained, weights drawn from seed {checked.seed}"
+    origin, untrained = f"untrained, weights drawn from seed {checked.seed}", None
     if checkpoint is not None:
+        untrained = copy.deepcopy(model)
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
     name = checked.dataset.name if parsed.name == "config" else parsed.name  # a run's own file is config.yaml
     title = f"{literal(name)}, graph {graph}, layer {layer}, head {head}\n{origin}"
-    return View(checked, model, data, layer, head, node, title)
+    return View(checked, model, data, layer, head, node, title, untrained)
 
 
 def _refuse_outside(option: str, value: int, count: int) -> None:
@@ -212,6 +219,11 @@ def _draw_walks(view: View) -> Figure:
     return plot_walks(quality, view.title, walks.num_walks)
 
 
-PICTURES: dict[str, Callable[[View], Figure]] = {"attention": _draw_attention, "mask": _draw_mask, "walks": _draw_walks}
-TABLES: dict[str, Callable[[View], Any]] = {"path": path_table}
+PICTURES: dict[str, Callable[[View], Figure]] = {
+    "attention": _draw_attention,
+    "mask": _draw_mask,
+    "reach": draw_reach,
+    "walks": _draw_walks,
+}
+TABLES: dict[str, Callable[[View], Any]] = {"path": path_table, "reach": reach_table}
 """What ``topomask show`` draws, and what it prints, by the name of the kind."""

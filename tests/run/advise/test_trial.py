@@ -53,6 +53,7 @@ def test_a_trial_measures_steps_of_full_size(tiny):
     assert {step.size for step in trial.train} <= set(epoch.train)
     assert all(step.seconds > 0 for step in trial.train + trial.val)
     assert trial.parameters > 0
+    assert trial.hops is None  # without a mask
 
 
 def test_a_refused_attention_says_why(tiny):
@@ -71,6 +72,7 @@ def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler, evaluated
     values = {**tiny, "dataset": data, "train": {"sampler": sampler, "num_parts": 4}, "val": {"sampler": evaluated}}
     trial = run_trial(values, [], [], ring, 0.2)
     assert trial.problem == ""
+    assert 0 < trial.hops < 4
     in_parts = sampler != "full_batch"
     assert trial.parts == (4 if in_parts else 1, 4 if evaluated != "full_batch" else 1)
     assert {step.size.nodes for step in trial.train} == {15 if in_parts else 60}

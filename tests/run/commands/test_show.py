@@ -1,12 +1,18 @@
+import copy
+from dataclasses import replace
+
 import matplotlib
+import numpy as np
 import pytest
 import torch
 import yaml
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask
+from pyg_topomask.ops.reach import mean_hops
 from pyg_topomask.run.cli import main
-from pyg_topomask.run.commands.show import PICTURES, picture
+from pyg_topomask.run.commands.show import PICTURES, load_view, picture
+from pyg_topomask.run.commands.show_reach import reach_of
 from pyg_topomask.run.commands.walk_quality import NUM_WALKS, walk_quality
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.runner import run_config
@@ -81,6 +87,7 @@ def test_layers_with_several_attentions_have_every_picture(tiny_file, layer_type
     choice.append("posenc_RWSE.enable=true")
     titles = {kind: picture(kind, tiny_file, overrides=choice).axes[0].get_title() for kind in PICTURES}
     assert "3 keys for each node" in titles.pop("attention")
+    assert titles.pop("reach") == "no mask"
     assert all("tiny, graph 0" in title for title in titles.values())
 
 
@@ -118,6 +125,28 @@ def test_mask_is_drawn_with_a_row(tiny_file):
     assert (matrix.diagonal() > 0).all()
 
 
+def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, capsys):
+    masks = {"mask": ["none", "hop"], "mask_heads": [1, 1], "mask_hop": {"max_hops": 2}}
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny | {"gt": tiny["gt"] | {"layer_type": "GIN+Masked"}, "topomask": masks}))
+    view = load_view(path, 0, 0, 0, None, None, [], whole_batch=True)
+    view = replace(view, untrained=copy.deepcopy(view.model))
+    with torch.no_grad():
+        view.mask().masks[1].values.copy_(torch.tensor([0.0, -30.0, -30.0]))
+    ones, before, after = reach_of(view).values()
+    assert (ones.shape, before.shape, after.shape) == ((1, 18), (2, 18), (2, 18))
+    torch.testing.assert_close(before[0], ones[0])
+    assert before[1, 3:].eq(0).all()
+    torch.testing.assert_close(after[1], torch.eye(18, dtype=torch.float64)[0])
+    assert mean_hops(before)[1] > mean_hops(after)[1]
+    figure = PICTURES["reach"](view)
+    assert [panel.get_title() for panel in figure.axes] == ["no mask", "untrained", "trained"]
+    np.testing.assert_allclose(figure.axes[1].lines[2].get_ydata(), before[1, :-1])
+    assert main(["show", "reach", str(path), "--out", str(tmp_path / "reach.png")]) == 0
+    assert "untrained" in capsys.readouterr().out
+    assert (tmp_path / "reach.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_graphs_without_an_entry_or_with_too_many_have_no_quality():
     with pytest.raises(ValueError, match="no two nodes are connected"):
         walk_quality(GRFMask(), AddRandomWalks(), GRAPHS["single"])
@@ -131,6 +160,7 @@ def test_graphs_without_an_entry_or_with_too_many_have_no_quality():
         ("attention", {"overrides": ["gt.layer_type=GIN+GRF"]}, r"=GIN\+KMIP \(got GIN\+GRF\).*show mask'"),
         ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"=GCN\+KMIP \(got GCN\+None\)$"),
         ("mask", {}, r"=GIN\+GRF \(got GIN\+KMIP\).*show attention'"),
+        ("reach", {}, r"'reach' needs an attention with a mask, such as gt.layer_type=GIN\+GRF"),
         ("walks", {}, r"'walks' needs a mask of graph random features, such as gt.layer_type=GIN\+GRF"),
         ("walks", {"overrides": ["gt.layer_type=GIN+GRF"], "node": 1}, "--node is for the pictures of"),
         ("attention", {"graph": 48}, r"--graph must be from 0 to 47 \(got 48\)"),
