@@ -37,6 +37,8 @@ def test_mask_picture_shows_the_matrix_and_one_row():
     assert star.get_array().tolist() == [9.0]  # a node's own weight
     assert star.get_clim() == matrix.images[0].get_clim()
     assert all("no unit, square-root scale" in bar.get_ylabel() for bar in figure.axes[2:])
+    bar = viz.plot_mask(MASK.detach(), EDGES, symbol="A").axes[2].get_ylabel()
+    assert bar.startswith("weight $A_{ij}$")
     assert "node 1 " in viz.plot_mask(MASK.detach(), EDGES).axes[1].get_title()  # that with most neighbours
 
 
@@ -58,35 +60,7 @@ def test_given_axes_are_used():
         viz.plot_mask(MASK.detach(), EDGES, ax=axes)
 
 
-def arrows(figure):
-    from matplotlib.patches import FancyArrowPatch
-
-    found = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
-    return [tuple(map(tuple, patch._posA_posB)) for patch in found]
-
-
-def test_kept_pairs_are_arrows_over_the_graph():
-    kept = torch.tensor([[[1, 0], [3, 2]], [[1, -1], [0, 2]], [[1, 3], [2, 2]], [[0, 1], [3, 0]]])  # [N, H, k]
-    where = _layout(EDGES.numpy(), 4)
-    pairs = {0: [(0, 1), (2, 1), (2, 3), (3, 0), (3, 1)], 1: [(0, 3), (0, 2), (1, 0), (1, 2), (3, 0)]}
-    for head, expected in pairs.items():
-        figure = viz.plot_kept_pairs(kept, EDGES, "a title", head=head)
-        assert arrows(figure) == [(tuple(where[i]), tuple(where[j])) for i, j in expected]
-    figure = viz.plot_kept_pairs(kept, EDGES, "a title", node=2)
-    assert arrows(figure) == [(tuple(where[2]), tuple(where[j])) for j in (1, 3)]
-    lines, nodes, rings, star = figure.axes[0].collections
-    assert len(lines.get_segments()) == EDGES.size(1)
-    assert nodes.get_array().tolist() == [2, 4, 0, 1]  # queries that keep each node, whoever is drawn
-    assert len(rings.get_offsets()) == 0
-    assert star.get_offsets().tolist() == [where[2].tolist()]
-    assert (star.get_array().tolist(), star.get_clim()) == ([0], nodes.get_clim())
-    assert figure.axes[0].get_title() == "a title"
-    rings = viz.plot_kept_pairs(kept[:, 0], EDGES).axes[0].collections[2]
-    assert rings.get_offsets().tolist() == where[[0, 1]].tolist()
-
-
 CURVE = {"a": {"epoch": [0], "loss": [1.0], "b": [1.0]}}
-NO_NODES = torch.zeros(0, 1, 2).long()
 
 
 @pytest.mark.parametrize(
@@ -98,37 +72,15 @@ NO_NODES = torch.zeros(0, 1, 2).long()
         ("mask", {"mask": torch.ones(3, 3)}, ValueError, "holds node 3, but there are 3 nodes"),
         ("mask", {"mask": torch.ones(4, 4), "node": 4}, IndexError, "'node' is 4"),
         ("mask", {"mask": torch.ones(2001, 2001)}, ValueError, "the limit is 2000"),
-        ("kept_pairs", {"head": 1}, IndexError, "'head' is 1, but there are 1 heads"),
-        ("kept_pairs", {"node": 4}, IndexError, "'node' is 4, but there are 4 nodes"),
-        ("kept_pairs", {"index": torch.zeros(3, 1, 2).long()}, ValueError, "holds node 3"),
-        ("kept_pairs", {"index": NO_NODES, "edge_index": EDGES[:, :0]}, ValueError, "of 0 nodes cannot be drawn"),
-        ("kept_pairs", {"index": torch.arange(9).repeat(9, 1), "edge_index": EDGES + 6}, ValueError, "holds node 9"),
-        ("kept_pairs", {"index": torch.arange(2001).roll(1)[:, None]}, ValueError, "of 2001 nodes cannot be drawn"),
         ("curves", {"metrics": CURVE, "keys": ["val_loss"]}, KeyError, "'a' has no column 'val_loss'.*epoch, loss"),
         ("curves", {"metrics": {}}, ValueError, "must not be empty"),
         ("curves", {"metrics": CURVE, "keys": ["b", "loss"], "labels": ["b"]}, ValueError, "got 2 and 1"),
     ],
 )
 def test_what_cannot_be_drawn(draw, arguments, error, text):
-    given = {"kept_pairs": {"index": torch.zeros(4, 1, 2).long(), "edge_index": EDGES}, "mask": {"edge_index": EDGES}}
+    given = {"mask": {"edge_index": EDGES}}
     with pytest.raises(error, match=text):
         getattr(viz, f"plot_{draw}")(**{**given.get(draw, {}), **arguments})
-
-
-def test_many_kept_pairs_are_a_matrix():
-    index = torch.stack([torch.arange(10).roll(-i)[:8] for i in range(10)])
-    index[3, 7] = -1
-    axes = viz.plot_kept_pairs(index, EDGES, "many").axes[0]
-    kinds = axes.images[0].get_array()
-    kept = np.zeros((10, 10), dtype=int)
-    for query, keys in enumerate(index.tolist()):
-        kept[query, [key for key in keys if key >= 0]] = 1
-    edges = np.zeros((10, 10), dtype=int)
-    edges[EDGES[0], EDGES[1]] = 1
-    np.testing.assert_array_equal(kinds, edges + 2 * kept)
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("key", "query", "many")
-    assert not arrows(axes.figure)
-    assert len(arrows(viz.plot_kept_pairs(index, EDGES, node=0))) == 7
 
 
 def test_curves_are_mean_and_standard_deviation_over_seeds():

@@ -15,6 +15,9 @@ from pyg_topomask.ops.csr import edge_tensors
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.transforms.finding import text_of
 
+EDGE_MASK = "explained_edges"
+"""Attribute with the weights that an explainer gives to the edges."""
+
 
 def requirements_of(*parts: Module | None) -> tuple[str, ...]:
     """Attributes that these modules need on a graph, without repetition; a module without ``requires`` needs none."""
@@ -77,8 +80,11 @@ def read_attributes(reader: Module, graph: Any, remedy: str = "") -> list[Tensor
     missing = [attribute for attribute in names if graph.get(attribute) is None]
     if missing:
         text = transform_text(reader)
-        remedy = remedy or (f"the transform {text}" if text else "them to the data")
+        stale = " (a data set that was processed before it had this pre_transform needs force_reload=True once)"
+        remedy = remedy or (f"the transform {text}{stale}" if text else "them to the data")
         raise ValueError(f"{name} needs {', '.join(map(repr, missing))} on the graph; add {remedy}")
+    if names:
+        _refuse_edge_mask(reader, graph, f"{names[0]!r}, which was made from the edges before")
     return [graph[attribute] for attribute in names]
 
 
@@ -90,11 +96,20 @@ def read_edges(reader: Module, graph: Any) -> Tensor:
         ValueError: If there is no graph, or it has neither attribute.
     """
     read_attributes(reader, graph)
+    _refuse_edge_mask(reader, graph, "the edges without a weight for each")
     adj = graph.get("edge_index")
     adj = graph.get("adj_t") if adj is None else adj
     if adj is None:
         raise ValueError(f"{type(reader).__name__} needs the graph's edges, 'edge_index' or 'adj_t'")
     return edge_tensors(adj)[0]
+
+
+def _refuse_edge_mask(reader: Module, graph: Data, what: str) -> None:
+    if graph.get(EDGE_MASK) is not None:
+        raise ValueError(
+            f"{type(reader).__name__} reads {what}, so an explainer's mask of edges has no gradient there. Use "
+            "AttentionExplainer or PowerSeriesMask, or leave the attention out by attn.probe.explain = False"
+        )
 
 
 def read_edge_attr(graph: Data, edge_dim: int, num_edges: int, dtype: torch.dtype) -> Tensor:

@@ -22,8 +22,9 @@ def plot_mask(
     node: int | None = None,
     head: int = 0,
     ax: Axes | Sequence[Axes] | None = None,
+    symbol: str = "M",
 ) -> Figure:
-    """Plot a mask as a heat map and, given the graph, one of its rows on the graph: the weights that a node gives.
+    """Plot a mask, or weights of attention, as a heat map and, given the graph, one of its rows on the graph.
 
     Both panels share one colour scale, from zero to the largest weight, or symmetric about zero for a mask with
     negative weights. Colours change with the square root of the weight, so that weights between nodes stay visible
@@ -36,6 +37,7 @@ def plot_mask(
         node: The node whose row is drawn on the graph, as a star; a node with most neighbours if :obj:`None`.
         head: Number of the head, for a mask per head.
         ax: The axes to draw on: two with a graph, one without. A new figure if :obj:`None`.
+        symbol: Name of the matrix in labels.
 
     Returns:
         The figure, which :func:`save_figure` writes.
@@ -53,12 +55,12 @@ def plot_mask(
     if len(axes) != num_panels:
         raise ValueError(f"'ax' must hold {num_panels} axes: one for the matrix, one for a graph (got {len(axes)})")
     image = axes[0].imshow(matrix, interpolation="nearest", **_scale(matrix))
-    axes[0].set(xlabel="node $j$ (seen)", ylabel="node $i$ (sees)", title=title or "mask $M$")
+    axes[0].set(xlabel="node $j$ (seen)", ylabel="node $i$ (sees)", title=title or f"mask ${symbol}$")
     integer_ticks(axes[0].xaxis, axes[0].yaxis)
     figure: Any = axes[0].figure
-    figure.colorbar(image, ax=axes[0], label="weight $M_{ij}$ (no unit, square-root scale)", **BAR)
+    figure.colorbar(image, ax=axes[0], label=f"weight ${symbol}_{{ij}}$ (no unit, square-root scale)", **BAR)
     if edge_index is not None:
-        _draw_row(axes[1], matrix, edge_index, node)
+        _draw_row(axes[1], matrix, edge_index, node, symbol)
     return figure
 
 
@@ -84,7 +86,7 @@ def _scale(matrix: np.ndarray) -> dict[str, Any]:
     return {"cmap": DIVERGING if signed else SEQUENTIAL, "norm": FuncNorm(root, -bound if signed else 0, bound)}
 
 
-def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None) -> None:
+def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None, symbol: str) -> None:
     num_nodes = matrix.shape[0]
     if node is not None and not 0 <= node < num_nodes:
         raise IndexError(f"'node' is {node}, but the mask has {num_nodes} nodes")
@@ -98,4 +100,4 @@ def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None
     points = ax.scatter(east[others], north[others], s=size, c=matrix[node, others], **rim, **colours)
     ax.scatter(east[node], north[node], s=4 * size, c=matrix[node, node], **STAR, **colours)
     ax.set_title(f"row of node {node} (star) on the graph")
-    ax.figure.colorbar(points, ax=ax, label=f"weight $M_{{{node}\\,j}}$ (no unit, square-root scale)", **BAR)
+    ax.figure.colorbar(points, ax=ax, label=f"weight ${symbol}_{{{node}\\,j}}$ (no unit, square-root scale)", **BAR)

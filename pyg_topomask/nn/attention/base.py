@@ -14,8 +14,10 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, readable
 from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.edge_probe import EdgeProbe
 from pyg_topomask.nn.graph_attributes import settings_text
 from pyg_topomask.nn.reset import Resettable
+from pyg_topomask.ops.attention.weights import PairWeights, Rows, pairs_of_rows
 from pyg_topomask.ops.segment import check_batch
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
@@ -112,6 +114,8 @@ class Attention(Resettable):
     """Width of ``graph.edge_attr``; :obj:`None` if the attention does not read it."""
     auxiliary_loss: Tensor | None = None
     """Term that the last forward pass adds to the loss."""
+    _weights: Callable[..., PairWeights] | None = None
+    """Method that gives the pairs and weights of checked inputs; pairs of other rows may be among them."""
 
     def __init__(self, channels: int, heads: int = 1, divided: bool = True) -> None:
         super().__init__()
@@ -119,6 +123,7 @@ class Attention(Resettable):
             self.channels, self.heads = check_heads(channels, heads)
         else:
             self.channels, self.heads = check_integer("channels", channels, 1), check_integer("heads", heads, 1)
+        self.probe = EdgeProbe()
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
@@ -130,10 +135,35 @@ class Attention(Resettable):
         """Whether the attention is right if graphs have tokens, which their tables do not number."""
         return not self.requires
 
-    def __call__(self, x: Tensor, *inputs: Any, **more: Any) -> Any:
+    def __call__(
+        self,
+        x: Tensor,
+        batch: Tensor | None = None,
+        graph: Data | None = None,
+        *,
+        return_attention_weights: bool = False,
+        rows: Rows = None,
+        **settings: Any,
+    ) -> Any:
+        """Call `forward`, and let PyG's explainers see the edges; with weights, return ``(out, (pairs, weights))``.
+
+        Args:
+            x, batch, graph, settings: Arguments of `forward`.
+            return_attention_weights: Whether to return the weights of `attention_weights`, too. The output stays the
+                same, bit for bit.
+            rows: Nodes whose weights are returned; all if :obj:`None`.
+        """
         if isinstance(x, Tensor) and (x.dim() == 3 or x.is_nested):
-            return self._attend_dense(x, *inputs, **more)
-        return super().__call__(x, *inputs, **more)
+            settings |= {"return_attention_weights": return_attention_weights, "rows": rows}
+            return self._attend_dense(x, batch, graph, **settings)
+        graph = self.probe.masked(graph)
+        out = super().__call__(x, batch, graph, **settings)
+        if not (return_attention_weights or self.probe.is_watched):
+            return out
+        found = self.attention_weights(x, batch, graph, rows, **settings)
+        if self.probe.is_watched:
+            self.probe.show(graph, *found)
+        return (out, found) if return_attention_weights else out
 
     def _attend_dense(
         self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, mask: Tensor | None = None, **more: Any
@@ -160,6 +190,33 @@ class Attention(Resettable):
                 graph lacks a required attribute.
         """
         raise NotImplementedError
+
+    def attention_weights(
+        self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, rows: Rows = None, **carry: Any
+    ) -> PairWeights:
+        """The normalised weights by which values are multiplied, before dropout.
+
+        Args:
+            x, batch, graph, carry: As in `forward`.
+            rows: Numbers of the nodes whose weights are returned; all if :obj:`None`.
+
+        Returns:
+            Pairs of nodes ``(i, j)``, where ``i`` attends to ``j``, int64, shape ``[2, P]``, sorted, each once; and
+            their weights, shape ``[P, H]``, float32 or float64. Pairs are those that the mask or the pattern has, or
+            else all pairs of each graph. If heads have different pairs, the others' weights are zero.
+
+        Raises:
+            NotImplementedError: If the attention forms no weights of pairs.
+            TypeError, ValueError: As in `forward`; also if ``rows`` are no nodes.
+        """
+        batch = check_input(x, self.channels, batch, graph)
+        numbers = None if rows is None else torch.as_tensor(rows, dtype=torch.int64).unique().tolist()
+        if numbers and not 0 <= numbers[0] <= numbers[-1] < x.size(0):
+            raise ValueError(f"'rows' must be numbers of nodes, from 0 to {x.size(0) - 1} (got {numbers})")
+        if self._weights is None:
+            raise NotImplementedError(f"{type(self).__name__} forms no weights of pairs of nodes to return")
+        pairs, weights = self._weights(x, batch, graph, numbers, **carry)
+        return pairs_of_rows(pairs, weights, numbers)
 
     def _split_heads(self, x: Tensor, parts: int = 3) -> tuple[Tensor, ...]:
         """Split a projection ``[N, parts · C]`` into parts of shape ``[N, H, D]``, such as queries, keys and values."""

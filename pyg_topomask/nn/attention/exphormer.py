@@ -14,7 +14,10 @@ from pyg_topomask.nn.attention.base import Attention, check_carry, check_input, 
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
-from pyg_topomask.ops.edges.edge_softmax import typed_edge_attention
+from pyg_topomask.ops.attention.mixture import solve
+from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_weights
+from pyg_topomask.ops.edges.edge_softmax import typed_edge_problem
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import segments
 
@@ -141,13 +144,31 @@ class ExphormerAttention(Attention):
                 to a graph of another size or were prepared for another ``num_virtual``.
         """
         batch = check_input(x, self.channels, batch, graph)
+        problem, num_graphs, dtype = self._problem(x, batch, graph, carry)
+        with torch.autocast(x.device.type, enabled=False):  # sums over neighbours need float32
+            out = solve(problem, "pairwise")
+        out = self.out(out.to(dtype).flatten(1))
+        if carry is None:
+            return out[: x.size(0)]
+        return out[: x.size(0)], out[x.size(0) :].view(num_graphs, self.num_virtual, self.channels)
+
+    def _weights(
+        self, x: Tensor, batch: Tensor | None, graph: Data | None, rows: Rows, carry: Tensor | None = None
+    ) -> PairWeights:
+        problem, _, _ = self._problem(x, batch, graph, carry)
+        with torch.autocast(x.device.type, enabled=False):
+            return pair_weights(problem)
+
+    def _problem(
+        self, x: Tensor, batch: Tensor | None, graph: Data | None, carry: Tensor | None
+    ) -> tuple[Problem, int, torch.dtype]:
+        """What is to be solved, the number of graphs, and the dtype of the result."""
         if carry is not None:
             num_graphs = check_carry(carry, batch, self.num_virtual, self.channels)
         else:
             num_graphs = 1 if batch is None else segments(batch).num_graphs
-        num_nodes = x.size(0)
-        edge_index, expander_index = self._read_edges(graph, num_nodes)
-        where = edge_index, expander_index, batch, num_nodes, num_graphs, self.num_virtual
+        edge_index, expander_index = self._read_edges(graph, x.size(0))
+        where = edge_index, expander_index, batch, x.size(0), num_graphs, self.num_virtual
         nodes = x
         if self.virtual is not None:
             virtual = self.virtual.repeat(num_graphs, 1) if carry is None else (carry + self.virtual).flatten(0, 1)
@@ -157,16 +178,12 @@ class ExphormerAttention(Attention):
         edge = None
         if self.edge is not None:
             edge = self.edge(read_edge_attr(graph, self.edge.in_features, edge_index.size(1), x.dtype))
-        with torch.autocast(x.device.type, enabled=False):  # sums over neighbours need float32
+        with torch.autocast(x.device.type, enabled=False):
             q, k, v = at_least_float32(q, k, v)
-            dropout = self.dropout if self.training else 0.0
             kinds = self.edge_type.to(q.dtype).view(-1, *q.shape[1:])
             edge = None if edge is None else edge.to(q.dtype).view(-1, *q.shape[1:])
-            out = typed_edge_attention(q, k, v, where, kinds, edge, dropout)
-        out = self.out(out.to(dtype).flatten(1))
-        if carry is None:
-            return out[:num_nodes]
-        return out[:num_nodes], out[num_nodes:].view(num_graphs, self.num_virtual, self.channels)
+            dropout = self.dropout if self.training else 0.0
+            return typed_edge_problem(q, k, v, where, kinds, edge, dropout), num_graphs, dtype
 
     def _read_edges(self, graph: Data | None, num_nodes: int) -> tuple[Tensor, Tensor | None]:
         tables = read_attributes(self, graph)

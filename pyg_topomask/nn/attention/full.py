@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import Linear
 from torch_geometric.data import Data
+from torch_geometric.utils import softmax
 
 from pyg_topomask.checks import check_dropout
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
@@ -12,6 +14,8 @@ from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
+from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_scores, pairs_of_graphs, pairs_of_rows
+from pyg_topomask.ops.numerics import at_least_float32
 
 
 class FullAttention(Attention):
@@ -83,11 +87,20 @@ class FullAttention(Attention):
 
     @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
-        batch = check_input(x, self.channels, batch, graph)
-        attn_bias = None
-        if self.requires:
-            remedy = "one row for each ordered pair of its nodes, shape [n * n, heads]"
-            (attn_bias,) = read_attributes(self, graph, remedy)
+        batch, attn_bias = check_input(x, self.channels, batch, graph), self._bias(graph)
         q, k, v = self._split_heads(self.qkv(x))
         out = segment_softmax_attention(q, k, v, batch, attn_bias, self.dropout if self.training else 0.0)
         return self.out(out.flatten(1))
+
+    def _weights(self, x: Tensor, batch: Tensor | None, graph: Data | None, rows: Rows) -> PairWeights:
+        (q, k, _), attn_bias = self._split_heads(self.qkv(x)), self._bias(graph)
+        with torch.autocast(x.device.type, enabled=False):
+            q, k = at_least_float32(q, k)
+            pairs = pairs_of_graphs(batch, len(x), x.device)
+            bias = q.new_zeros(pairs.size(1), 1) if attn_bias is None else attn_bias.to(q.dtype)
+            pairs, bias = pairs_of_rows(pairs, bias, rows)
+            return pairs, softmax(pair_scores(pairs, q, k) + bias, pairs[0], num_nodes=len(x))
+
+    def _bias(self, graph: Data | None) -> Tensor | None:
+        remedy = "one row for each ordered pair of its nodes, shape [n * n, heads]"
+        return read_attributes(self, graph, remedy)[0] if self.requires else None

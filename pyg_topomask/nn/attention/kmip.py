@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Linear
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.ops.topk.attention import indexed_topk_attention
+from pyg_topomask.ops.attention.weights import PairWeights, Rows, sorted_pairs
+from pyg_topomask.ops.topk.attention import topk_attention
 from pyg_topomask.ops.topk.backends import BACKENDS
+from pyg_topomask.ops.topk.search import topk_inner_product
 
 HEAD_AGG = ("linear", "none")
 
@@ -107,19 +110,21 @@ class KMIPAttention(Attention):
         self.out = Linear(heads * val_dim, channels, bias=bias) if head_agg == "linear" else None
 
     @uncompiled
-    def forward(
-        self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, return_index: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Attend, ``[N, C] → [N, C]``, as in :meth:`Attention.forward`.
-
-        With ``return_index``, also return the chosen keys, shape ``[N, H, k]``, best first, with −1 where the graph has
-        fewer than ``k`` nodes. :func:`~pyg_topomask.ops.topk_edge_index` turns them into edges.
-        """
+    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
-        widths = [self.heads * self.kq_dim] * 2 + [self.heads * self.val_dim]
-        q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.qkv(x).split(widths, dim=1))
         dropout = self.dropout if self.training else 0.0
-        out, index = indexed_topk_attention(q, k, v, self.k, batch, self.backend, dropout, self.checkpoint)
-        out = out.flatten(1)
-        out = out if self.out is None else self.out(out)
-        return (out, pad(index, (0, self.k - index.size(-1)), value=-1)) if return_index else out
+        out = topk_attention(
+            *self._queries_keys_values(x), self.k, batch, self.backend, dropout, self.checkpoint
+        ).flatten(1)
+        return out if self.out is None else self.out(out)
+
+    def _weights(self, x: Tensor, batch: Tensor | None, graph: Data | None, rows: Rows) -> PairWeights:
+        q, k, _ = self._queries_keys_values(x)
+        scores, index = topk_inner_product(q, k, min(self.k, max(len(x), 1)), batch, backend=self.backend)
+        weights, (row, head, place) = (scores * self.kq_dim**-0.5).softmax(-1), (index >= 0).nonzero().t()
+        by_head = weights[row, head, place][:, None] * one_hot(head, self.heads)  # heads keep different keys
+        return sorted_pairs(torch.stack([row, index[row, head, place]]), by_head, len(x))
+
+    def _queries_keys_values(self, x: Tensor) -> list[Tensor]:
+        widths = [self.heads * self.kq_dim] * 2 + [self.heads * self.val_dim]
+        return [part.unflatten(1, (self.heads, -1)) for part in self.qkv(x).split(widths, dim=1)]

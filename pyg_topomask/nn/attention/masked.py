@@ -22,9 +22,11 @@ from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import mask_of_graph
 from pyg_topomask.nn.mask.mixture import joined_masks
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
+from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask
-from pyg_topomask.ops.attention.masked import masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.masked import masked_linear_attention, masked_softmax_attention, problem_of
 from pyg_topomask.ops.attention.plan import PATHS
+from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_weights
 from pyg_topomask.ops.numerics import at_least_float32
 
 KERNELS = (*FEATURE_MAP, "softmax")
@@ -137,6 +139,14 @@ class MaskedAttention(Attention):
             with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
                 out = self._attend_features(self.feature_map, q, k, v, mask, batch).to(v.dtype)
         return self.out(self.dropout(out.flatten(1)))
+
+    def _weights(self, x: Tensor, batch: Tensor | None, graph: Data | None, rows: Rows) -> PairWeights:
+        q, k, _ = self._split_heads(self.qkv(x))
+        mask, kernel = self.build_mask(x, batch, graph), Kernel("softmax" if self.feature_map is None else "linear")
+        with torch.autocast(x.device.type, enabled=False):
+            q, k = at_least_float32(q, k)
+            q, k = self.feature_map(q, k, batch) if self.feature_map is not None else (q * q.size(-1) ** -0.5, k)
+            return pair_weights(problem_of(kernel, (q, k, k), mask, batch, self.normalizer), rows)
 
     def _attend_features(
         self, feature_map: FeatureMap, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask | None, batch: Tensor | None

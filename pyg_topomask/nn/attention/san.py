@@ -15,7 +15,8 @@ from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_rows, read_edge_attr, read_edges
-from pyg_topomask.ops.edges.san import san_attention
+from pyg_topomask.ops.attention.weights import PairWeights, Rows
+from pyg_topomask.ops.edges.san import san_attention, san_weights
 from pyg_topomask.ops.numerics import at_least_float32
 
 
@@ -134,20 +135,34 @@ class SANAttention(Attention):
     @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
+        (q, k, v, edge), edge_index, non_edges, dtype = self._projected(x, graph)
+        with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
+            dropout = self.dropout if self.training else 0.0
+            out = san_attention(q, k, v, edge, edge_index, non_edges, self.gamma, batch, dropout)
+        return self.out(out.to(dtype).flatten(1))
+
+    def _weights(self, x: Tensor, batch: Tensor | None, graph: Data | None, rows: Rows) -> PairWeights:
+        (q, k, _, edge), edge_index, non_edges, _ = self._projected(x, graph)
+        with torch.autocast(x.device.type, enabled=False):
+            return san_weights(q, k, edge, edge_index, non_edges, self.gamma, batch)
+
+    def _projected(
+        self, x: Tensor, graph: Data | None
+    ) -> tuple[tuple[Tensor, ...], Tensor, tuple[Tensor, Tensor] | None, torch.dtype]:
+        """What `san_attention` takes: queries, keys, values and edge vectors; edges; tensors of non-edges; and the
+        dtype of the result.
+        """
         edge_index = read_edges(self, graph)
         check_rows(graph, x.size(0))
         edge = self._edge_vectors(graph, edge_index.size(1), x.dtype)
         q, k, v = self._split_heads(self.qkv(x))
-        non_edges = self._non_edge_tensors(x)
-        dtype = v.dtype
-        with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
-            q, k, v, edge = at_least_float32(q, k, v, edge)
-            if non_edges is not None:
-                other_q, other_k, vector = at_least_float32(*non_edges)
+        found = self._non_edge_tensors(x)
+        with torch.autocast(x.device.type, enabled=False):
+            non_edges = None
+            if found is not None:
+                other_q, other_k, vector = at_least_float32(*found)
                 non_edges = other_q * vector, other_k
-            dropout = self.dropout if self.training else 0.0
-            out = san_attention(q, k, v, edge, edge_index, non_edges, self.gamma, batch, dropout)
-        return self.out(out.to(dtype).flatten(1))
+            return at_least_float32(q, k, v, edge), edge_index, non_edges, v.dtype
 
     def _edge_vectors(self, graph: Data | None, num_edges: int, dtype: torch.dtype) -> Tensor:
         """Vectors of the edges, ``[E, H, D]``, or one vector for all of them, ``[1, H, D]``."""

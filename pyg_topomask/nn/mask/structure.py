@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.graph_attributes import check_table_size, read_edges
+from pyg_topomask.nn.graph_attributes import EDGE_MASK, check_table_size, read_edges, with_attributes
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import BlockDiagonalOperator, MaskOperator
 from pyg_topomask.ops.csr import check_edges, edge_tensors, root_strengths, to_csr
@@ -98,7 +98,12 @@ def read_normalized_edges(mask: Mask, graph: Data, dtype: torch.dtype) -> tuple[
         ValueError: If there is no graph, it has neither ``edge_index`` nor ``adj_t``, or the weights of a node add up
             to a negative number.
     """
-    edge_index, weight = read_weighted_edges(mask, graph)
+    factor = None if graph is None else graph.get(EDGE_MASK)
+    if factor is None:
+        edge_index, weight = read_weighted_edges(mask, graph)
+    else:
+        edge_index, weight = read_weighted_edges(mask, with_attributes(graph, **{EDGE_MASK: None}))
+        weight = factor if weight is None else weight * factor
     return edge_index, _normalized(edge_index, weight, int(graph.num_nodes), dtype)
 
 

@@ -73,15 +73,7 @@ class Kernel(NamedTuple):
         Returns:
             Shape ``[num_rows, D + 1]`` or ``[num_rows, D + 2]``.
         """
-        if self.name == "linear":
-            kernel = size = sampled_product(pattern, q.contiguous(), k.contiguous())
-            if self.signed_features:
-                size = sampled_product(pattern, absolute(q), absolute(k))
-        else:
-            score = self._pair_scores(pattern, q, k, edge)
-            # The largest score of a row cancels in the quotient; pairs with bound 0 are ignored.
-            top = row_maximum(pattern, score.detach().masked_fill(bound == 0, -torch.inf))
-            kernel = size = exp_below(score, top.index_select(0, pattern.row))
+        kernel, size = self.on_pairs(pattern, bound, q, k, edge)
         ones, weight = v.new_ones(v.size(0), 1), entry * kernel
         kept_weight = weight if kept is None else weight * kept
         if kept is None and self.dropout:
@@ -93,6 +85,21 @@ class Kernel(NamedTuple):
         parts += [spmm(pattern, weight, ones)] if self.signed else []
         parts += [spmm(pattern, weight if own else bound * size, ones)]
         return torch.cat([*parts[:-1], parts[-1].detach() if self.signed else parts[-1]], 1)
+
+    def on_pairs(
+        self, pattern: Pattern, bound: Tensor, q: Tensor, k: Tensor, edge: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The kernel of one head and its size, ``[P]``, up to a factor of the row; arguments as of `sums_on_pairs`."""
+        if self.name == "linear":
+            kernel = size = sampled_product(pattern, q.contiguous(), k.contiguous())
+            if self.signed_features:
+                size = sampled_product(pattern, absolute(q), absolute(k))
+            return kernel, size
+        score = self._pair_scores(pattern, q, k, edge)
+        # The largest score of a row cancels in the quotient; pairs with bound 0 are ignored.
+        top = row_maximum(pattern, score.detach().masked_fill(bound == 0, -torch.inf))
+        kernel = exp_below(score, top.index_select(0, pattern.row))
+        return kernel, kernel
 
     def sums_of_heads(
         self,

@@ -215,7 +215,7 @@ def explain(
     if kernel == "softmax":
         check_channels(q)
     signed_features = kernel == "linear" and not (non_negative(q) and non_negative(k))
-    return plan.explain(_problem(Kernel(kernel, False, signed_features), (q, k, v), mask, batch, normalizer))
+    return plan.explain(problem_of(Kernel(kernel, False, signed_features), (q, k, v), mask, batch, normalizer))
 
 
 def _attend(
@@ -225,13 +225,13 @@ def _attend(
     check_choice("path", path, plan.PATHS)
     q, k, v = qkv
     with torch.autocast(v.device.type, enabled=False):
-        problem = _problem(kernel, qkv, mask, batch, normalizer)
+        problem = problem_of(kernel, qkv, mask, batch, normalizer)
         if q.size(0) == 0:
             return v + (q + k).sum()  # no rows, with gradients
         return solve(problem, path).to(v.dtype)
 
 
-def _problem(
+def problem_of(
     kernel: Kernel, qkv: QKV, mask: AttentionMask | Tensor | None, batch: Tensor | None, normalizer: str
 ) -> Problem:
     """The problem in float32 or float64. The denominator is not signed if nothing can be negative."""

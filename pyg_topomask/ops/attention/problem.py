@@ -263,13 +263,8 @@ class Problem:
             row_norm: What `row_norm` returns, ``[N, H, 1]``; the sums are exact up to rounding if :obj:`None`.
         """
         channels = self.v.size(-1)
-        denominator, total = sums[..., channels : channels + 1], sums[..., -1:].detach()
-        vanished = total < 2**14 * torch.finfo(sums.dtype).tiny
-        if self.kernel.signed:
-            vanished = vanished | (denominator.detach().abs() <= self._tolerance() * total)
-        if row_norm is not None:
-            errors = row_norm * self.errors[..., None].to(total)  # type: ignore[index]  # a norm comes with errors
-            vanished = vanished | (denominator.detach().abs() <= errors)
+        denominator = sums[..., channels : channels + 1]
+        vanished = self.vanished(denominator, sums[..., -1:].detach(), row_norm)
         out = torch.where(vanished, 0, sums[..., :channels]) / torch.where(vanished, 1, denominator)
         if row_norm is None or self.kernel.signed:
             return out
@@ -277,6 +272,17 @@ class Problem:
         largest = largest.amax(0) if self.batch is None else segment_max(largest, self.batch)[self.batch]
         # Derivative 1 everywhere: if all values are equal, rounding decides which outputs lie beyond the largest.
         return out.detach().clamp(-largest, largest) + (out - out.detach())
+
+    def vanished(self, denominator: Tensor, total: Tensor, row_norm: Tensor | None) -> Tensor:
+        """Where a denominator vanishes, given :math:`S_i` and what `row_norm` returns, all ``[N, H, 1]``."""
+        vanished = total < 2**14 * torch.finfo(total.dtype).tiny
+        if self.kernel.signed:
+            vanished = vanished | (denominator.detach().abs() <= self._tolerance() * total)
+        if row_norm is not None:
+            errors: Any = self.errors  # a norm comes with errors
+            errors = errors[..., None] if self.rows is None else errors[slice(*self.rows), ..., None]
+            vanished = vanished | (denominator.detach().abs() <= row_norm * errors.to(total))
+        return vanished
 
     def _tolerance(self) -> float | Tensor:
         """Rounding error of a signed denominator relative to :math:`S_i`: a number, or a tensor ``[N, 1, 1]``.

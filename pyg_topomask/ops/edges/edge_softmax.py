@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
 from pyg_topomask.ops.attention.mask import PatternMask
-from pyg_topomask.ops.attention.plan import ENGINES, plan
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
@@ -89,7 +88,7 @@ def _joined(
     return edges
 
 
-def typed_edge_attention(
+def typed_edge_problem(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -97,10 +96,10 @@ def typed_edge_attention(
     kinds: Tensor,
     edge: Tensor | None = None,
     dropout: float = 0.0,
-) -> Tensor:
-    r"""Softmax attention of each receiver to its senders, with scores :math:`q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}`.
+) -> Problem:
+    r"""Softmax attention of receivers to their senders, with scores :math:`q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}`.
 
-    Cost per head: :math:`O(E D)` operations for ``E`` edges of all types.
+    Cost of a solution per head: :math:`O(E D)` operations for ``E`` edges of all types.
 
     Args:
         q, k, v: Queries, keys and values of real nodes, then of virtual nodes, shape ``[N + B V, H, D]``, float32 or
@@ -112,7 +111,7 @@ def typed_edge_attention(
         dropout: Probability of zeroing a normalised weight.
 
     Returns:
-        Shape ``[N + B V, H, D]``; zero for a receiver without edges.
+        The problem, with outputs of shape ``[N + B V, H, D]``; they are zero for a receiver without edges.
 
     Raises:
         TypeError, ValueError: If an edge contains a node that does not exist.
@@ -123,11 +122,10 @@ def typed_edge_attention(
         of_pair = torch.where(edges.number < edge.size(0), edges.number + kinds.size(0), edges.kind)
         vectors = EdgeVectors(torch.cat([kinds, edge + kinds[0]]), of_pair.int(), kinds.size(0))
     kernel = Kernel("softmax", dropout=dropout)
-    problem = Problem(kernel, q * q.size(-1) ** -0.5, k, v, PatternMask(edges.pattern), edges=vectors)
-    return ENGINES[plan(problem, "pairwise")].attend(problem)
+    return Problem(kernel, q * q.size(-1) ** -0.5, k, v, PatternMask(edges.pattern), edges=vectors)
 
 
-def typed_edge_attention_reference(
+def typed_edge_reference(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -135,7 +133,7 @@ def typed_edge_attention_reference(
     kinds: Tensor,
     edge: Tensor | None = None,
 ) -> Tensor:
-    """`typed_edge_attention` from its definition, one receiver at a time, for tests."""
+    """Outputs of `typed_edge_problem` from their definition, one receiver at a time, for tests."""
     edges = _joined(*where[:4], where[5])
     (sender, receiver), kind = (
         torch.cat(edges, dim=1),

@@ -7,7 +7,9 @@ from math import log
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout as zero_some
+from torch_geometric.utils import softmax
 
+from pyg_topomask.ops.attention.weights import PairWeights, pair_scores, pairs_of_graphs, sorted_pairs
 from pyg_topomask.ops.blocks import block_layout, fill_blocks
 from pyg_topomask.ops.edges.block_sparse import one_graph
 from pyg_topomask.ops.edges.edge_softmax import edge_scores, typed_edges
@@ -65,6 +67,26 @@ def san_attention(
     if absent is not None:
         parts.append(_non_edge_softmax(*absent, v, log(gamma), edge_index, batch, dropout))
     return join_softmax(parts)
+
+
+def san_weights(
+    q: Tensor,
+    k: Tensor,
+    edge: Tensor,
+    edge_index: Tensor,
+    absent: tuple[Tensor, Tensor] | None,
+    gamma: float,
+    batch: Tensor | None,
+) -> PairWeights:
+    """Weights that `san_attention` gives to values; arguments as there. Equal edges are one pair."""
+    pairs, scores = edge_index.long().flip(0), edge_scores(q, k, edge, edge_index)
+    if absent is not None:
+        query, key = pairs_of_graphs(batch, len(q), q.device)
+        edges = pairs[0] * len(q) + pairs[1]
+        others = torch.stack([query, key])[:, (query != key) & ~torch.isin(query * len(q) + key, edges)]
+        scores = torch.cat([scores, pair_scores(others, *absent) + log(gamma)])
+        pairs = torch.cat([pairs, others], dim=1)
+    return sorted_pairs(pairs, softmax(scores, pairs[0], num_nodes=len(q)), len(q))
 
 
 def san_attention_reference(

@@ -25,6 +25,7 @@ from pyg_topomask.ops.sparse import spmm
 from pyg_topomask.ops.topk.search import Kept, head_rows, search_keys
 
 
+@torch.compiler.disable
 def topk_attention(
     q: Tensor,
     k: Tensor,
@@ -55,25 +56,6 @@ def topk_attention(
     Raises:
         TypeError, ValueError: As in `topk_inner_product`; also if queries and keys have no channels (``R = 0``).
     """
-    return indexed_topk_attention(q, k, v, topk, batch, backend, dropout, recompute)[0]
-
-
-@torch.compiler.disable
-def indexed_topk_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    topk: int,
-    batch: Tensor | None = None,
-    backend: str = "auto",
-    dropout: float = 0.0,
-    recompute: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """`topk_attention` and the keys that it kept, best first, −1 for missing keys.
-
-    The keys have shape ``[N, H, topk]``, or fewer columns if ``topk`` exceeds the largest graph, so that memory grows
-    only with the existing keys.
-    """
     check_qkv(q, k, v)
     check_channels(q)
     with torch.autocast(q.device.type, enabled=False):
@@ -92,7 +74,7 @@ def indexed_topk_attention(
             out = checkpoint(attend, q, k, values, use_reentrant=False, preserve_rng_state=dropout > 0)
         else:
             out = attend(q, k, values)
-    return out.to(v.dtype), kept.keys.transpose(0, 1)
+    return out.to(v.dtype)
 
 
 def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:

@@ -79,7 +79,7 @@ def report(folder: str | Path, graph: int = 0, layer: int = 0, head: int = 0, no
         "Metrics at the best validation epoch": _table([["", "training", "validation", "test"], *scores]),
         "Curves": _embedded(curves.read_bytes(), "curves") if curves.exists() else "",
         "Test set": _errors(opened.task, predict(seed, "test")),
-        f"Layer {layer}": "".join(drawn) or "<p>This attention has neither a mask nor kept pairs.</p>",
+        f"Layer {layer}": "".join(drawn) or "<p>This attention has neither a mask nor weights of pairs.</p>",
         "Environment": _table([["", ""], *map(list, (environment | result).items())]),
         "Config": f"<pre>{escape((seed / 'config.yaml').read_text(encoding='utf-8'))}</pre>",
     }

@@ -13,7 +13,7 @@ import torch
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import GPSNetwork, GRFMask, KMIPAttention
+from pyg_topomask.nn import Attention, GPSNetwork, GRFMask
 from pyg_topomask.run.commands.show_path import path_table
 from pyg_topomask.run.commands.show_reach import draw_reach, reach_table
 from pyg_topomask.run.commands.walk_quality import walk_quality
@@ -31,7 +31,7 @@ from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.base import apply_all
-from pyg_topomask.viz import plot_kept_pairs, plot_mask, plot_walks
+from pyg_topomask.viz import plot_mask, plot_walks
 from pyg_topomask.viz.drawing import literal
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class View:
         graphs: The chosen graph, followed by the other graphs of a batch if these are needed.
         layer: Number of the layer.
         head: Number of the head.
-        node: Node whose row is drawn; all, or one with many neighbours, if :obj:`None`.
+        node: Node whose row is drawn; one with many neighbours if :obj:`None`.
         title: What is shown: name of the config or its data set, graph, layer, head, and where the weights come from.
         untrained: The model before training, if there is a checkpoint.
     """
@@ -73,7 +73,7 @@ class View:
 
     def missing(self, kind: str, needed: str, attention: str) -> NoPictureError:
         """The error of a layer that has nothing to draw of this kind."""
-        found = {"mask": self.mask(), "attention": self.attention(KMIPAttention)}
+        found = {"mask": self.mask(), "attention": self.attention(Attention)}
         others = [f"; 'topomask show {name}' works for this config" for name, part in found.items() if part is not None]
         example = f"such as gt.layer_type={self.config.gt.first}+{attention} (got {self.config.gt.layer_type})"
         return NoPictureError(f"the picture '{kind}' needs {needed}, {example}{''.join(others)}")
@@ -109,16 +109,15 @@ def picture(
     """Draw the attention, the mask or the quality of the walks of one layer.
 
     Args:
-        kind: ``"attention"``: the pairs that a k-MIP layer keeps, as arrows on the graph, or as a matrix if they are
-            many. ``"mask"``: a topological mask as a matrix, and one of its rows on the graph. ``"reach"``: the share
-            of a row's mass by hop, on a batch of graphs. ``"walks"``: coverage, non-zeros and errors of a GRF mask
+        kind: ``"attention"``: the weights of the layer's first attention as a matrix, and those of one node on the
+            graph. ``"mask"``: the same of a topological mask. ``"reach"``: the share of a row's mass by hop, on a batch
+            of graphs. ``"walks"``: coverage, non-zeros and errors of a GRF mask
             against the number of walks.
         config: YAML file.
         graph: Number of the graph in the data set.
         layer: Number of the layer, from 0.
         head: Number of the head, from 0.
-        node: Draw only the row of this node. If :obj:`None`, draw all pairs, or the row of the node with most
-            neighbours for a mask.
+        node: Draw the row of this node; that of the node with most neighbours if :obj:`None`.
         checkpoint: ``best.ckpt`` of a run of this config, or its folder. If :obj:`None`, the model is untrained with
             weights drawn from the config's seed, and the title says so.
         overrides: Settings that override the file's.
@@ -185,16 +184,24 @@ def _restore(model: GPSNetwork, path: Path) -> int:
 
 
 def _draw_attention(view: View) -> Figure:
-    attn, (data,) = view.attention(KMIPAttention), view.graphs
+    attn, (data,) = view.attention(Attention), view.graphs
     if attn is None:
-        raise view.missing("attention", "k-MIP attention", "KMIP")
-    given: list[Any] = []
-    handle = attn.register_forward_pre_hook(lambda module, inputs: given.extend(inputs))
+        raise view.missing("attention", "an attention", "KMIP")
+    calls: list[Any] = []
+    handle = attn.register_forward_pre_hook(lambda _, *given: calls.append(given), with_kwargs=True)
     with torch.no_grad():
         view.model(data)
         handle.remove()
-        index = attn(*given, return_index=True)[1]
-    return plot_kept_pairs(index, data.edge_index, f"{attn.k} keys for each node: {view.title}", view.node, view.head)
+        inputs, more = calls[0]
+        try:
+            pairs, weights = attn.attention_weights(*inputs, **more)
+        except NotImplementedError as error:
+            raise NoPictureError(str(error)) from None
+    size = max(int(data.num_nodes or 0), *(pairs.amax(1) + 1).tolist())  # virtual nodes come last
+    matrix = weights.new_zeros(weights.size(1), size, size)
+    matrix[:, pairs[0], pairs[1]] = weights.t()
+    title = f"{type(attn).__name__}, {view.title}"
+    return plot_mask(matrix, data.edge_index, title, view.node, view.head, symbol="A")
 
 
 def _draw_mask(view: View) -> Figure:

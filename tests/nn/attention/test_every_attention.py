@@ -21,6 +21,7 @@ MADE = (
         "GRF, random features": partial(GRFAttention, kernel="softmax_rf", num_features=16),
     }
 )
+PAIRLESS = [ATTENTION[name].card.formula for name in ("Primphormer", "SGFormer", "Polynormer")]
 
 
 class TestEveryAttention(AttentionCase):
@@ -41,6 +42,33 @@ class TestEveryAttention(AttentionCase):
 
     def reference(self, attn, x, batch, carry):
         return REFERENCES[type(attn)](attn, x, batch, carry)
+
+    def test_weights_of_pairs_are_those_that_multiply_the_values(self):
+        self.channels, seen = 16, []  # more channels of a head than nodes of a graph, so that the values tell all apart
+        attn, batch, x = self._case()
+        out, size = attn(x, batch.batch, batch), batch.num_nodes
+        if attn.card.formula in PAIRLESS:
+            with pytest.raises(NotImplementedError, match=f"{type(attn).__name__} forms no weights of pairs"):
+                attn(x, batch.batch, batch, return_attention_weights=True)
+            return
+        attn.qkv.register_forward_hook(lambda module, inputs, result: seen.append(result))
+        (attn.out or attn).register_forward_hook(lambda module, inputs, result: seen.append((inputs[0], result)))
+        again, (pairs, weights) = attn(x, batch.batch, batch, return_attention_weights=True)
+        assert torch.equal(again, out)
+        width = getattr(attn, "val_dim", self.channels // attn.heads)
+        values = seen[0][:, -attn.heads * width :].unflatten(1, (attn.heads, -1))
+        terms = weights[..., None] * values[pairs[1]]
+        sums = torch.zeros_like(values).index_add(0, pairs[0], terms).flatten(1)
+        torch.testing.assert_close(sums, seen[1][attn.out is None], **self.tol)
+        if bool((weights >= 0).all()):  # and so the mask is its own bound
+            total = torch.zeros(len(values), attn.heads, dtype=x.dtype).index_add(0, pairs[0], weights)
+            torch.testing.assert_close(total, (total > 0.5).to(total), **self.tol)
+        assert torch.equal(pairs, pairs.unique(dim=1))
+        chosen = torch.isin(pairs[0], torch.tensor([1, size - 1]))
+        rows = attn(x, batch.batch, batch, return_attention_weights=True, rows=[size - 1, 1])[1]
+        torch.testing.assert_close(rows, (pairs[:, chosen], weights[chosen]), **self.tol)
+        with pytest.raises(ValueError, match=f"'rows' must be numbers of nodes.*got \\[{size}"):
+            attn(x, batch.batch, batch, return_attention_weights=True, rows=[size])
 
 
 @pytest.mark.parametrize("name", ATTENTION)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.ops.edges.edge_softmax import typed_edge_attention, typed_edge_attention_reference, typed_edges
+from pyg_topomask.ops.attention.mixture import solve
+from pyg_topomask.ops.edges.edge_softmax import typed_edge_problem, typed_edge_reference, typed_edges
 from pyg_topomask.testing import GRAPHS, empty_graph
 from pyg_topomask.transforms import AddExpanderEdges
 from tests.ops.compare import assert_dropout_keeps_the_mean, assert_is_the_reference
@@ -27,11 +28,11 @@ def tensors(where, with_edge=True, dtype=torch.float64):
 
 
 def attend(where, q, k, v, *vectors, **settings):
-    return typed_edge_attention(q, k, v, where, *vectors, **settings)
+    return solve(typed_edge_problem(q, k, v, where, *vectors, **settings), "pairwise")
 
 
 def define(where, q, k, v, *vectors):
-    return typed_edge_attention_reference(q, k, v, where, *vectors)
+    return typed_edge_reference(q, k, v, where, *vectors)
 
 
 @pytest.mark.parametrize("num_virtual", [0, 1, 3])

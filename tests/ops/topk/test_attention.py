@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from pyg_topomask.ops import topk_attention, topk_edge_index, topk_inner_product
-from pyg_topomask.ops.topk.attention import indexed_topk_attention
 from tests.ops.topk.test_search import batch_of
 
 SIZES = (20, 1, 0, 2, 130)  # graph 2 is empty
@@ -44,11 +43,10 @@ def test_first_and_second_derivatives(recompute):
 
 def test_attention_keeps_no_more_places_than_there_are_keys():
     batch, (q, k, v) = batch_of((2, 90, 1)), inputs(93, 2, 3, 3, 3)
-    out, index = indexed_topk_attention(q, k, v, 10**12, batch)
-    assert index.shape == (93, 2, 90)
+    out = topk_attention(q, k, v, 10**12, batch)
     torch.testing.assert_close(out, dense_attention(q, k, v, 90, batch))
-    alone = indexed_topk_attention(q[:2], k[:2], v[:2], 20)[0]
-    assert torch.equal(alone, indexed_topk_attention(q, k, v, 20, batch)[0][:2])  # few places cost nothing
+    alone = topk_attention(q[:2], k[:2], v[:2], 20)
+    assert torch.equal(alone, topk_attention(q, k, v, 20, batch)[:2])  # few places cost nothing
     values, index = topk_inner_product(q, k, 300, batch)
     assert values.shape == index.shape == (93, 2, 300)
 

@@ -14,7 +14,7 @@ from pyg_topomask.run.task import Task, classification
 matplotlib.use("Agg")
 
 
-PICTURES = {"GIN+GRF": 1, "GIN+KMIP": 1, "GIN+Linear": 0, "GIN+KMIP+GRF": 2}  # of a layer
+PICTURES = {"GIN+GRF": 2, "GIN+KMIP": 1, "GIN+Primphormer": 0}  # of a layer
 
 
 @pytest.fixture(params=PICTURES)
@@ -32,8 +32,8 @@ def test_report_is_one_file_without_network(tiny, layers, tmp_path, capsys):
     assert f"wrote {out}" in capsys.readouterr().out
     text = out.read_text()
     assert re.findall(r"(?:src|href)=\"(?!data:image/png;base64,)|url\(|@import|<script", text) == []
-    assert text.count("<img") == 2 + PICTURES[layers]  # curves, errors, and a mask or kept pairs
-    assert ("neither a mask nor kept pairs" in text) == (layers == "GIN+Linear")
+    assert text.count("<img") == 2 + PICTURES[layers]  # curves, errors, and a mask or weights
+    assert ("neither a mask nor weights of pairs" in text) == (layers == "GIN+Primphormer")
     assert "<h1>a&lt;b/0</h1>" in text
     assert f"layer_type: {layers}" in text
     assert str(read_result(folder)["environment"]["commit"] or "–") in text

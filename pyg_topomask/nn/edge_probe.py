@@ -1,0 +1,51 @@
+"""The part of an attention that PyG's explainers find, and through which they see and mask edges."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.nn import MessagePassing
+
+from pyg_topomask.nn.graph_attributes import EDGE_MASK, with_attributes
+
+
+class EdgeProbe(MessagePassing):
+    """A message passing module without parameters, since PyG's explainers look for those in a model.
+
+    `AttentionExplainer` watches the messages of such modules: `show` passes it the weights of the graph's edges. Other
+    explainers give such modules a mask of edges: `masked` passes it on to what reads the edges. As for convolutions,
+    ``attn.probe.explain = False`` leaves an attention out of explanations.
+    """
+
+    def message(self, alpha: Tensor) -> Tensor:
+        """The weights, ``[E, H]``."""
+        return alpha
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether an explainer waits for weights."""
+        return len(self._message_forward_hooks) > 0
+
+    def masked(self, graph: Data | None) -> Data | None:
+        """The graph with an explainer's mask of its edges, if there is one."""
+        if not self.explain or self._edge_mask is None or graph is None:
+            return graph
+        return with_attributes(
+            graph, **{EDGE_MASK: self._edge_mask.sigmoid() if self._apply_sigmoid else self._edge_mask}
+        )
+
+    def show(self, graph: Data | None, pairs: Tensor, weights: Tensor) -> None:
+        """Show an explainer the weight with which the second node of each edge attends to the first.
+
+        Raises:
+            ValueError: If the graph or its edges are not known.
+        """
+        edge_index = None if graph is None else graph.get("edge_index")
+        if edge_index is None:
+            raise ValueError("AttentionExplainer needs the edges: give the model graph=data with 'edge_index'")
+        size = int(max([int(index.max()) + 1 for index in (pairs, edge_index) if index.numel()], default=0))
+        wanted, known = edge_index[1] * size + edge_index[0], pairs[0] * size + pairs[1]
+        place = torch.searchsorted(known, wanted).clamp(max=max(len(known) - 1, 0))
+        found = known[place] == wanted
+        self.propagate(edge_index, size=(size, size), alpha=weights[place] * found[:, None])
