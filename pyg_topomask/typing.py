@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 Adj: TypeAlias = Any
-"""``edge_index`` of shape ``[2, E]``, or a ``torch_sparse.SparseTensor`` holding the transposed adjacency (PyG's
-``adj_t``). It is ``Any`` because ``torch_sparse`` is optional."""
+"""``edge_index`` of shape ``[2, E]``, or the transposed adjacency (PyG's ``adj_t``) as a sparse tensor of torch or a
+``torch_sparse.SparseTensor``. It is ``Any`` because ``torch_sparse`` is optional."""
 
 SparseEntries: TypeAlias = tuple[Tensor, Tensor]
 """``(index [2, nnz], value [nnz] or [nnz, H])``: the entries of one sparse matrix, or of one per head."""

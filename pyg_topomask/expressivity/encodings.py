@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +15,7 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkP
 
 from pyg_topomask.expressivity.mask_entries import Mask, check_mask_follows, dense_entries, with_mask_entries
 from pyg_topomask.expressivity.refinement import EncodedGraph, classes_of
-from pyg_topomask.ops.csr import check_edges
+from pyg_topomask.ops.csr import check_edges, edge_tensors
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder
@@ -90,8 +92,10 @@ def encode(
         if not isinstance(data, Data) or isinstance(data, Batch):
             hint = "for HeteroData, call to_homogeneous(); for a Batch, to_data_list()"
             raise TypeError(f"the test compares single homogeneous graphs (got {type(data).__name__}); {hint}")
+    dataset = [_with_edge_index(data) for data in dataset]
+    for data in dataset:
         if data.edge_index is None:
-            raise ValueError("a graph has no 'edge_index'; give edges as edge_index, not as adj_t")
+            raise ValueError("a graph has no edges; it needs 'edge_index' or 'adj_t'")
         check_edges(data.edge_index, int(data.num_nodes or 0), None)
     transform = None if transform is None else _invariant(transform)
     requires: Sequence[str] = getattr(mask, "requires", ())
@@ -130,11 +134,11 @@ def _check_copies(graphs: Sequence[EncodedGraph], count: int, tolerance: float) 
         tolerance: Largest difference of numbers that count as equal.
     """
     classes = classes_of(graphs, None, tolerance)
-    for number, copy in enumerate(graphs[count:]):
+    for number, moved in enumerate(graphs[count:]):
         graph = graphs[number // _RELABELLINGS]
         if classes[count + number] != classes[number // _RELABELLINGS]:
             keys = (*graph.node, *graph.edge)
-            blamed = next((key for key in ("edge_index", *keys) if _differ(graph, copy, key, tolerance)), "transform")
+            blamed = next((key for key in ("edge_index", *keys) if _differ(graph, moved, key, tolerance)), "transform")
             raise ValueError(
                 f"{blamed!r} differs between a graph and a relabelled copy of it, because it depends on chance or on "
                 "the numbering of nodes. Results under it would be unreliable. Random encodings cannot be tested, and "
@@ -189,6 +193,7 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
     if transform is None:
         return data, ["x", "edge_attr"]
     result = transform(data.clone())
+    result = _with_edge_index(result) if isinstance(result, Data) else result
     if not isinstance(result, Data) or isinstance(result, Batch) or result.edge_index is None:
         hint = "; is it a class that was not called?" if isinstance(transform, type) else ""
         raise TypeError(f"'transform' must return a graph with edge_index (got {type(result).__name__}){hint}")
@@ -211,6 +216,19 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
                 stacklevel=2,
             )
     return result, names
+
+
+def _with_edge_index(data: Data) -> Data:
+    """A graph with ``edge_index``, where it is an `EdgeIndex` or has ``adj_t`` instead."""
+    edge_index: Any = data.get("edge_index")
+    adj = data.get("adj_t") if edge_index is None else edge_index
+    if adj is None or type(edge_index) is Tensor:
+        return data
+    data, (edge_index, weight) = copy.copy(data), edge_tensors(adj)
+    data.edge_index, data.adj_t = edge_index, None
+    if weight is not None:
+        data.edge_weight = weight
+    return data
 
 
 def _same(value: Tensor, other: object) -> bool:

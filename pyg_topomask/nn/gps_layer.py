@@ -135,7 +135,7 @@ class GPSLayer(Module):
 
         Args:
             x: Nodes, shape ``[N, C]``.
-            edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``. Only the convolution reads it.
+            edge_index: Edges, shape ``[2, E]``, or a sparse ``adj_t``. Only the convolution reads it.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with the attributes `requires`.
             carry: The carry that the previous layer returned, for attentions that have one. The first layer takes

@@ -18,6 +18,7 @@ from pyg_topomask.nn.graph_token import GraphToken, check_tokens
 from pyg_topomask.nn.head import MLPHead
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
+from pyg_topomask.ops.csr import is_sparse
 from pyg_topomask.typing import Adj
 
 
@@ -112,7 +113,7 @@ class GPSModel(Module):
 
         Args:
             x: Node features, shape ``[N, in_channels]``.
-            edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``.
+            edge_index: Edges, shape ``[2, E]``, or a sparse ``adj_t``.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with the attributes `requires`.
             edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
@@ -135,10 +136,9 @@ class GPSModel(Module):
             x = x + self.positions.rows(x.size(0), batch)
         x, tokens = self.dropout(x), None
         if self.token is not None:
-            if not isinstance(edge_index, Tensor):
-                raise TypeError(
-                    f"a graph token needs 'edge_index' as a tensor [2, E] (got {type(edge_index).__name__})"
-                )
+            if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
+                got = getattr(edge_index, "layout", type(edge_index).__name__)
+                raise TypeError(f"a graph token needs 'edge_index' as a tensor [2, E] (got {got})")
             given = {"edge_index": edge_index} | ({} if batch is None else {"batch": batch})
             graph = with_attributes(Data() if graph is None else graph, **given)
             x, graph, _, _, tokens = self.token.insert(x, graph, num_graphs)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch_geometric import EdgeIndex
 
 from pyg_topomask.checks import check_floating
 from pyg_topomask.ops.sparse import Pattern
@@ -46,29 +47,38 @@ class CSR(NamedTuple):
 
 
 def edge_tensors(edge_index: Adj, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph in either format.
+    """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph in any format that PyG has.
 
-    A ``torch_sparse.SparseTensor`` is read as PyG does when it replaces ``edge_index``: as the transposed adjacency
-    ``adj_t`` (`ToSparseTensor`), whose values are the weights.
+    A sparse tensor of torch or a ``torch_sparse.SparseTensor`` is read as PyG does when it replaces ``edge_index``: as
+    the transposed adjacency ``adj_t`` (`ToSparseTensor`), whose values are the weights. torch's sparse tensors always
+    have values: they are one without weights.
 
     Raises:
         TypeError: If ``edge_index`` has another type, or if weights are given twice.
     """
-    if isinstance(edge_index, Tensor) and edge_index.layout == torch.strided:
-        return edge_index, edge_weight
-    if not is_sparse_tensor(edge_index):
-        kind = type(edge_index).__name__
+    if isinstance(edge_index, EdgeIndex):
+        return edge_index.as_tensor(), edge_weight
+    if not is_sparse(edge_index):
         if isinstance(edge_index, Tensor):
-            kind = f"Tensor of the layout {edge_index.layout}; use ToSparseTensor() with torch_sparse, or edge_index"
-        raise TypeError(f"the edges must be a [2, E] tensor or a torch_sparse.SparseTensor (got {kind})")
-    target, source, value = edge_index.coo()
+            return edge_index, edge_weight
+        kind = type(edge_index).__name__
+        raise TypeError(f"the edges must be a [2, E] tensor, a sparse tensor or a SparseTensor (got {kind})")
+    if isinstance(edge_index, Tensor):
+        adj = edge_index.to_sparse_coo().coalesce()
+        (target, source), value = adj.indices(), adj.values()
+    else:
+        target, source, value = edge_index.coo()
     if value is not None and edge_weight is not None:
-        raise TypeError("'edge_weight' is given although the SparseTensor already holds values; pass only one of them")
+        raise TypeError(
+            "'edge_weight' is given although the sparse adjacency already holds values; pass only one of them"
+        )
     return torch.stack([source, target]), edge_weight if value is None else value
 
 
-def is_sparse_tensor(adj: Any) -> bool:
-    """Whether ``adj`` is a ``torch_sparse.SparseTensor``, checked without importing the optional package."""
+def is_sparse(adj: Any) -> bool:
+    """Whether ``adj`` is a sparse tensor of torch or a ``torch_sparse.SparseTensor``, an optional package."""
+    if isinstance(adj, Tensor):
+        return adj.layout != torch.strided
     return type(adj).__module__.startswith("torch_sparse") and hasattr(adj, "coo")
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.ops.csr import check_edges, edge_tensors, is_sparse_tensor
+from pyg_topomask.ops.csr import check_edges, edge_tensors, is_sparse
 
 _RESERVED = ("batch", "node", "edge", "index", "adj", "face")
 
@@ -52,7 +52,7 @@ def check_one_graph(data: Data, transform: str) -> None:
 
 
 def edges_of(data: Data) -> tuple[Tensor, Tensor | None]:
-    """Checked edges and weights of a graph, from ``edge_index`` and ``edge_weight`` or from a SparseTensor ``adj_t``.
+    """Checked edges and weights of a graph, from ``edge_index`` and ``edge_weight`` or from a sparse ``adj_t``.
 
     Raises:
         TypeError: If weights are not real numbers.
@@ -64,7 +64,7 @@ def edges_of(data: Data) -> tuple[Tensor, Tensor | None]:
     if adj is None:
         raise ValueError("the graph has no edges; it needs 'edge_index' or 'adj_t'")
     edge_index, weight = edge_tensors(adj)
-    if not is_sparse_tensor(adj):
+    if not is_sparse(adj):
         weight = data.get("edge_weight")
     if weight is not None:
         if not isinstance(weight, Tensor) or weight.is_complex():

@@ -138,7 +138,7 @@ def test_rounds():
     [
         (HeteroData(), cycles(3), TypeError, "HeteroData.*to_homogeneous"),
         (cycles(3), Batch.from_data_list([cycles(3), cycles(3)]), TypeError, "to_data_list"),
-        (Data(num_nodes=2), cycles(3), ValueError, "no 'edge_index'"),
+        (Data(num_nodes=2), cycles(3), ValueError, "no edges; it needs 'edge_index'"),
         (graph(2, [(0, 5)]), cycles(3), ValueError, "contains node 5"),
         (nodes(1.0), ONE, ValueError, "'x' is on some of the graphs only"),
         (nodes(1.0), graph(1, [], x=torch.ones(1, 2)), ValueError, r"columns.*\[1, 2\]"),

@@ -131,7 +131,6 @@ ONE_EDGE = {"edge_index": torch.tensor([[0], [1]]), "num_nodes": 3}
     ("graph", "error", "message"),
     [
         ({"x": torch.ones(3, 1)}, ValueError, "no edges; it needs 'edge_index' or 'adj_t'"),
-        ({"adj_t": torch.eye(3).to_sparse_csr(), "num_nodes": 3}, TypeError, r"layout torch\.sparse_csr; use ToSparse"),
         (ONE_EDGE | {"edge_index": torch.tensor([[0.0], [1.0]])}, TypeError, "must hold integers"),
         (ONE_EDGE | {"edge_weight": torch.tensor([torch.nan])}, ValueError, "'edge_weight' holds NaN"),
         (ONE_EDGE | {"edge_weight": torch.tensor([-1.0])}, ValueError, "strengths ≥ 0.*negative"),

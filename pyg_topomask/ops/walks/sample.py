@@ -96,7 +96,7 @@ def sample_walks(
     Cost: :math:`O(N n \min(K, 1/p_{halt}))` steps, with all walkers in parallel; memory of the result plus one block.
 
     Args:
-        edge_index: Edges ``i → j`` as columns, shape ``[2, E]``, or a ``torch_sparse.SparseTensor`` (``adj_t``).
+        edge_index: Edges ``i → j`` as columns, shape ``[2, E]``, or a sparse ``adj_t``.
         num_nodes: Number of nodes ``N``.
         num_walks: Walks from each node, ``n``.
         max_length: Longest walk in hops.

@@ -1,0 +1,119 @@
+import pytest
+import torch
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GCNConv
+from torch_geometric.transforms import ToSparseTensor
+from torch_geometric.utils import to_undirected
+
+from pyg_topomask.expressivity import distinguishes
+from pyg_topomask.nn import (
+    FullAttention,
+    GPSLayer,
+    GPSModel,
+    GRFAttention,
+    HeatMask,
+    HopMask,
+    MaskedAttention,
+    PowerSeriesMask,
+    SANAttention,
+    TreeMask,
+)
+from pyg_topomask.ops import sample_walks
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import AddRandomWalks, that_add
+
+DATA = GRAPHS["one_way"]  # a missed transpose shows on a directed graph
+WEIGHT = torch.tensor([0.5, 1.5, 2.0, 0.25, 1.0])
+# PyG makes sparse matrices without saying whether torch should check them, which newer torch asks for.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+FORMATS = ["csr", "coo", pytest.param("torch_sparse", marks=pytest.mark.sparse)]
+
+
+def transposed(kind, weight=None):
+    row, col = DATA.edge_index
+    if kind == "torch_sparse":
+        torch_sparse = pytest.importorskip("torch_sparse")
+        return torch_sparse.SparseTensor(row=col, col=row, value=weight, sparse_sizes=(5, 5))
+    weight = torch.ones(5) if weight is None else weight
+    coo = torch.sparse_coo_tensor(DATA.edge_index.flip(0), weight, (5, 5), check_invariants=False)
+    return coo if kind == "coo" else coo.to_sparse_csr()
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_walks_read_the_transposed_adjacency(kind, weight):
+    settings = {"num_walks": 8, "max_length": 3}
+    one = sample_walks(transposed(kind, weight), 5, generator=torch.Generator().manual_seed(0), **settings)
+    two = sample_walks(DATA.edge_index, 5, edge_weight=weight, generator=torch.Generator().manual_seed(0), **settings)
+    for name in ("index", "length", "load", "count"):
+        assert torch.equal(getattr(one, name), getattr(two, name))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_weights_given_twice_are_refused(kind):
+    with pytest.raises(TypeError, match="already holds values"):
+        sample_walks(transposed(kind, WEIGHT), 5, num_walks=1, max_length=1, edge_weight=WEIGHT)
+
+
+@pytest.mark.parametrize("attr", [None, "edge_weight"])
+def test_transform_after_to_sparse_tensor(attr):
+    data = Data(x=torch.randn(5, 4), edge_index=DATA.edge_index, num_nodes=5)
+    if attr is not None:
+        data.edge_weight = WEIGHT
+    plain = AddRandomWalks(seed=0)(data.clone())
+    stored = AddRandomWalks(seed=0)(ToSparseTensor(attr=attr)(data.clone()))
+    assert "edge_index" not in stored
+    for name in ("walk_index", "walk_length", "walk_load", "walk_key_index", "walk_key_load"):
+        assert torch.equal(stored[name], plain[name])
+
+
+MODULES = {
+    "GRF": lambda: GRFAttention(8),
+    "SAN": lambda: SANAttention(8),
+    "heat": lambda: MaskedAttention(8, mask=HeatMask()),
+    "power series": lambda: MaskedAttention(8, mask=PowerSeriesMask()),
+    "hop": lambda: MaskedAttention(8, mask=HopMask()),
+    "tree": lambda: MaskedAttention(8, mask=TreeMask()),
+}
+
+
+@pytest.mark.parametrize("store", [ToSparseTensor(), ToSparseTensor(layout=torch.sparse_coo), EdgeIndex])
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR format")  # by PyG's convolution
+def test_layers_and_transforms_take_every_format(name, store):
+    torch.manual_seed(0)
+    layer = GPSLayer(8, GCNConv(8, 8), MODULES[name]()).eval()
+    data = Data(x=torch.randn(5, 8), edge_index=to_undirected(DATA.edge_index), num_nodes=5)
+    add = that_add(layer.attn.requires, seed=0)
+    plain, other = add(data.clone()), data.clone()
+    if store is EdgeIndex:
+        other.edge_index = EdgeIndex(other.edge_index, sparse_size=(5, 5))
+    else:
+        other = store(other)
+    other = add(other)
+    edges = other.edge_index if store is EdgeIndex else other.adj_t
+    torch.testing.assert_close(layer(data.x, edges, None, other), layer(data.x, plain.edge_index, None, plain))
+    both = Batch.from_data_list([other, other])
+    edges = both.edge_index if store is EdgeIndex else both.adj_t
+    torch.testing.assert_close(layer(both.x, edges, None, both)[:5], layer(data.x, plain.edge_index, None, plain))
+
+
+@pytest.mark.parametrize("store", [ToSparseTensor(), EdgeIndex])
+def test_expressivity_reads_every_format(store):
+    def stored(name):
+        data = GRAPHS[name].clone()
+        if store is EdgeIndex:
+            data.edge_index = EdgeIndex(data.edge_index, sparse_size=(data.num_nodes, data.num_nodes))
+            return data
+        return store(data)
+
+    assert distinguishes(stored("star"), stored("one_way"))
+    assert not distinguishes(stored("star"), GRAPHS["star"])
+    assert not distinguishes(GRAPHS["star"], GRAPHS["star"], transform=ToSparseTensor())
+
+
+def test_a_graph_token_refuses_a_sparse_adjacency():
+    model = GPSModel(8, 8, 2, 1, attn=lambda layer: FullAttention(8), pool="graph_token")
+    with pytest.raises(TypeError, match=r"got torch\.sparse_csr"):
+        model(torch.randn(5, 8), transposed("csr"))
