@@ -21,6 +21,7 @@ import pytest
 import torch
 import yaml
 
+from pyg_topomask.datasets.registry import REGISTERED
 from pyg_topomask.nn import ATTENTION, MASK
 
 pytest.importorskip("lightning")
@@ -32,7 +33,7 @@ from pyg_topomask.run.config.schema import Config, all_keys, keys
 from pyg_topomask.run.config.topomask import TopomaskConfig
 
 ROOT = Path(__file__).parents[1]
-TABLES = (ATTENTION, MASK, TopomaskConfig.model_fields)  # which a page may add to
+TABLES = (ATTENTION, MASK, REGISTERED, TopomaskConfig.model_fields)  # which a page may add to
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "RESULTS.md", "CHANGELOG.md", "configs/README.md")]
 COPIES = {"changelog.md", "config_files.md", "contributing.md", "results.md"}  # of the site, made where it is built
 PAGES += sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "docs" or path.name not in COPIES)

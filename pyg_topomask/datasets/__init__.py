@@ -1,10 +1,11 @@
-"""Data sets that are generated from a seed, and the digits of scikit-learn; nothing is downloaded."""
+"""Data sets that are generated from a seed, the digits of scikit-learn, and a registry of your own."""
 
 from pyg_topomask.datasets.digits import DigitsDataset
 from pyg_topomask.datasets.induced_cycle import InducedCycleDataset
 from pyg_topomask.datasets.long_range import LONG_RANGE, LongRangeDataset
 from pyg_topomask.datasets.motif import MOTIFS, MotifDataset
 from pyg_topomask.datasets.particles import FORCES, AddParticleGraph, ParticleDataset
+from pyg_topomask.datasets.registry import register_dataset
 
 __all__ = [
     "FORCES",
@@ -16,4 +17,5 @@ __all__ = [
     "LongRangeDataset",
     "MotifDataset",
     "ParticleDataset",
+    "register_dataset",
 ]

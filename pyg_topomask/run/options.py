@@ -19,12 +19,12 @@ _POSITION: list[Option] = [
     ("--graph I", "graph of the data set, counted from 0 (default: 0)", _NUMBER),
     ("--layer L", "layer, counted from 0 (default: 0)", _NUMBER),
     ("--head H", "head, counted from 0 (default: 0)", _NUMBER),
-    ("--node V", "draw only the row of this node", {"type": int}),
+    ("--node V", "draw the row of this node", {"type": int}),
 ]
 _RUN: Option = ("run RUN", "folder of a seed, or results folder with a single seed", {})
 _KINDS = (
-    "attention: the pairs that k-MIP attention keeps; mask: a mask and one of its rows; reach: how far a mask sees, "
-    "as a table and, with --out, a picture; walks: coverage and errors of "
+    "attention: weights of pairs of nodes; mask: a mask and one of its rows; reach: how far a mask sees, as a table "
+    "and, with --out, a picture; walks: coverage and errors of "
 )
 _KINDS += "a GRF mask by the number of walks; path: the engines of masked attention on a batch, with times or reasons"
 _DATA = "train, val, test or all: items of the run's data set (default: test); or a file of torch.save with graphs"
@@ -41,6 +41,7 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
             ("config CONFIG", "YAML file", {}),
             ("--repeat N", "number of seeds, counting up from 'seed'", {"type": int, "default": 1}),
             ("--out DIR", "folder of the results (default: the config's out_dir)", {}),
+            ("--data PATH", "graphs of your own: a file of torch.save, or the folder of an InMemoryDataset", {}),
         ],
     ),
     "check": (

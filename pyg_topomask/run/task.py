@@ -35,6 +35,7 @@ class Task:
         part_labels: Labels of the parts of each category, for the mean IoU of ShapeNet; empty for other data sets.
         ranked: Whether the edges of an edge task are also ranked among all nodes of their graph (MRR).
         hits_at: K of OGB's Hits@K, which has one set of negatives for all edges.
+        own_negatives: Whether each positive edge is ranked among negatives of its own (OGB's MRR).
     """
 
     level: Level
@@ -44,6 +45,7 @@ class Task:
     part_labels: tuple[tuple[int, ...], ...] = ()
     ranked: bool = False
     hits_at: int | None = None
+    own_negatives: bool = False
 
     @property
     def num_classes(self) -> int:

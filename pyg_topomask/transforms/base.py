@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from torch.utils.data import Dataset
-from torch_geometric.data import Data
+from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.transforms import BaseTransform, Compose
 
 
@@ -17,8 +17,8 @@ class GraphTransform(BaseTransform):
     A subclass names in `adds` the attributes that it may add, so that :func:`that_add` and error messages find it. It
     defines `additions`, which returns the new attributes of many graphs, and stores its settings as attributes with the
     names of its arguments. Called on one graph, the transform returns a copy with the additions.
-    Called on a list of graphs or a data set, such as a whole ``InMemoryDataset``, it returns a list of such copies, in
-    a fraction of the time per graph.
+    Called on a list of graphs or a data set, it returns a list of such copies, in a fraction of the time per graph; for
+    an ``InMemoryDataset``, a data set of them, to whose graphs its ``transform`` has been applied.
     """
 
     adds: ClassVar[tuple[str, ...]]
@@ -34,12 +34,21 @@ class GraphTransform(BaseTransform):
 
     def forward(self, data: Any) -> Any:
         if isinstance(data, (Sequence, Dataset)):
-            return self.apply([data[position] for position in range(len(data))])  # type: ignore[arg-type]
+            graphs = self.apply([data[position] for position in range(len(data))])  # type: ignore[arg-type]
+            return _dataset_of(data, graphs) if isinstance(data, InMemoryDataset) and graphs else graphs
         return attach(data, self.additions([data])[0])
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={value!r}" for key, value in vars(self).items() if not key.startswith("_"))
         return f"{type(self).__name__}({settings})"
+
+
+def _dataset_of(dataset: InMemoryDataset, graphs: list[Data]) -> InMemoryDataset:
+    """A data set of the same class with these graphs."""
+    made = copy.copy(dataset)
+    made.transform, made._indices = None, None
+    made.data, made.slices = made.collate(graphs)
+    return made
 
 
 def apply_all(transforms: Iterable[BaseTransform], graphs: Sequence[Data]) -> list[Data]:

@@ -14,7 +14,7 @@ from torch_geometric.transforms import AddSelfLoops, Compose
 from pyg_topomask import transforms
 from pyg_topomask.nn import ExphormerAttention, GRFMask, GridHeatMask, TreeMask
 from pyg_topomask.testing import GRAPHS, empty_graph, permute
-from pyg_topomask.transforms import AddRandomWalks, AddTreeOrder, that_add
+from pyg_topomask.transforms import AddHops, AddRandomWalks, AddTreeOrder, that_add
 from pyg_topomask.transforms.base import GraphTransform
 from tests.transforms.encoding_cases import CASES, path, random_graph
 
@@ -180,7 +180,13 @@ def test_as_a_pre_transform_in_a_compose(name, tmp_path):
     dataset.load(dataset.processed_paths[0])
     for data, graph in zip(dataset, graphs, strict=True):
         assert_same(data.to_dict(), transform(graph).to_dict())
-    assert isinstance(make(name)(dataset), list)
+    both = AddHops()(make(name)(dataset))
+    assert type(both) is Stored
+    assert both.num_features == dataset.num_features
+    for data, graph in zip(both[torch.tensor([1, 0])], reversed(graphs), strict=True):
+        assert_same(data.to_dict(), AddHops()(transform(graph)).to_dict())
+    assert isinstance(make(name)(list(dataset)), list)
+    assert "hop_index" not in dataset[0]
     batch = next(iter(DataLoader(dataset, batch_size=2)))
     torch.save(batch, tmp_path / "batch.pt")
     assert_same(torch.load(tmp_path / "batch.pt", weights_only=False).to_dict(), batch.to_dict())

@@ -13,6 +13,9 @@ from pyg_topomask.nn.head.mlp import MLPHead
 
 DECODINGS = ("dot", "cosine_similarity", "concat")
 
+# Pairs that are scored together in evaluations: their embeddings take 512 bytes for each 64 channels.
+_PAIRS_AT_ONCE = 2**20
+
 
 class EdgeHead(Module):
     """Scores of the pairs ``graph.edge_label_index [2, L]``.
@@ -55,6 +58,8 @@ class EdgeHead(Module):
 
     def decode(self, z: Tensor, pairs: Tensor) -> Tensor:
         """Scores ``[L]`` of pairs ``[2, L]`` of rows of ``z``; ``[L, out_channels]`` if there are several."""
+        if not torch.is_grad_enabled() and pairs.size(1) > _PAIRS_AT_ONCE:  # OGB has up to 90 million
+            return torch.cat([self.decode(z, some) for some in pairs.split(_PAIRS_AT_ONCE, dim=1)])
         first, second = z.index_select(0, pairs[0]), z.index_select(0, pairs[1])
         if self.decoding == "dot":
             return (first * second).sum(dim=1)

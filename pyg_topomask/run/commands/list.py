@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pyg_topomask import __version__
+from pyg_topomask.datasets.registry import REGISTERED
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.config.reference import reference_text
@@ -47,7 +48,7 @@ def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
         "positional encodings": dict(POSITIONAL_ENCODERS),
         "heads": dict(HEADS),
         "losses": dict(LOSSES),
-        "datasets": {name: _loader(entry.load) for name, entry in FORMATS.items()},
+        "datasets": {name: _loader(entry.load) for name, entry in FORMATS.items()} | REGISTERED,
         "optimizers": dict(OPTIMIZERS),
     }
     if kind is not None and kind not in tables:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.output.progress import Display, standard_output
@@ -13,6 +15,10 @@ from pyg_topomask.run.runner import run_config
 
 def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     """Run the command."""
+    if arguments.data is not None:
+        path = Path(arguments.data)
+        settings = {"format": "Files", "name": path.stem, "dir": str(path)}
+        overrides = [*(f"dataset.{key}={json.dumps(value)}" for key, value in settings.items()), *overrides]
     with Display(standard_output(quiet=not is_main())) as display:
         summary = run_config(arguments.config, arguments.out, arguments.repeat, overrides, display=display)
     display.console.print(summary_table(summary))

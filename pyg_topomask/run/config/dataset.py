@@ -44,12 +44,14 @@ class DatasetConfig(Section):
     )
 
     format: str
-    """Family of data sets: OGB or PyG-<class>, such as PyG-ZINC; `topomask list datasets` prints all."""
+    """Family of data sets: OGB or PyG-<class>, such as PyG-ZINC; Registered, for register_dataset; Files, for graphs in
+    the file or folder `dir`. `topomask list datasets` prints all."""
     name: str
     """Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ... The default is all for PyG-ShapeNet and
     Area_6 for PyG-S3DIS."""
     dir: str | None = None
-    """Folder to search for raw files before $TOPOMASK_DATA; it may be read-only."""
+    """Folder to search for raw files before $TOPOMASK_DATA; it may be read-only. With Files, a file or folder of graphs
+    in the formats of torch.save and InMemoryDataset."""
     task: Literal["graph", "node", "edge", "link_pred"] = "graph"
     """Whether whole graphs, nodes or edges are predicted."""
     task_type: Literal[

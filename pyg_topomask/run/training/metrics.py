@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.run.data.formats.base import need
 from pyg_topomask.run.task import Task
-from pyg_topomask.run.training.ranking import CommonHits, LinkRanks, RankScores, mean_rank
+from pyg_topomask.run.training.ranking import CommonHits, LinkRanks, OwnNegativeRanks, RankScores, mean_rank
 from pyg_topomask.run.training.scores import Scores, StoredScores, mean_or_nan
 
 
@@ -222,6 +222,8 @@ def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Scores
         metrics["links"] = LinkRanks()
     if task.hits_at is not None:
         metrics["hits"] = CommonHits(task.hits_at)
+    if task.own_negatives:
+        metrics["hits"] = OwnNegativeRanks()
     if task.part_labels:
         metrics["parts"] = PartScores(task.part_labels)
     return metrics

@@ -198,3 +198,20 @@ class CommonHits(StoredScores):
             return {self.names[0]: torch.ones((), dtype=torch.double, device=score.device)}
         threshold = negative.topk(self.k).values[-1]
         return {self.names[0]: (positive > threshold).double().mean()}
+
+
+class OwnNegativeRanks(StoredScores):
+    """OGB's ``mrr``: each positive edge is ranked among negatives of its own, which follow in the order of the edges.
+
+    Equal scores share their mean rank.
+    """
+
+    names = ("mrr",)
+
+    def compute(self) -> dict[str, Tensor]:
+        score, target = (values.view(-1) for values in self.stored())
+        positive, negative = score[target == 1, None], score[target == 0]
+        count = negative.numel() // max(positive.numel(), 1)
+        negative = negative[: count * positive.numel()].view(-1, count)
+        ranks = 1 + ((negative > positive).sum(1) + (negative >= positive).sum(1)) / 2
+        return {"mrr": (1 / ranks.double()).mean()}

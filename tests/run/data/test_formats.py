@@ -1,5 +1,6 @@
 """Loaders of data sets on raw files written by the tests, and on real files if they are available."""
 
+import gzip
 import pickle
 import urllib.error
 from types import SimpleNamespace
@@ -355,3 +356,60 @@ def test_real_files(real_data, name, more, sizes, parts):
     for fold in range(10 if "errica" in more.values() else 1):
         splits = prepare(load({"dataset": data | {"split_index": fold}}).config, dataset, 0, [])
         assert [*splits.sizes.values()] == parts
+
+
+LINKS = {"ogbl-collab": (True, 50), "ogbl-ppa": (True, 100), "ogbl-ddi": (True, 20), "ogbl-citation2": (False, None)}
+LINKS["ogbl-vessel"] = (False, None)
+
+
+def write_links(folder, name, num_nodes=9):
+    """The raw files that OGB distributes, with six edges, of which OGB's classes add the inverse of some."""
+    raw, split = folder / "OGB" / name.replace("-", "_") / "raw", {"collab": "time", "ppa": "throughput"}
+    kind = split | {"ddi": "target", "citation2": "time", "vessel": "spatial"}
+    splits = raw.parent / "split" / kind[name.removeprefix("ogbl-")]
+    for made in (raw, splits):
+        made.mkdir(parents=True)
+    (raw.parent / "RELEASE_v1.txt").write_text("")
+    edges = np.stack([np.arange(6), np.arange(6) + 1])
+    features = np.random.default_rng(0).random((num_nodes, 3)).astype("float32")
+    if name == "ogbl-vessel":
+        counts = {"num_nodes_list": np.array([num_nodes]), "num_edges_list": np.array([6])}
+        np.savez(raw / "data.npz", edge_index=edges, node_feat=features, edge_feat=np.ones((6, 1)), **counts)
+    else:
+        tables = {"num-node-list": [[num_nodes]], "num-edge-list": [[6]], "edge": edges.T}
+        tables |= {} if name == "ogbl-ddi" else {"node-feat": features}
+        tables |= {"node_year": np.ones((num_nodes, 1))} if name == "ogbl-citation2" else {}
+        tables |= dict.fromkeys(("edge_weight", "edge_year"), np.ones((6, 1))) if name == "ogbl-collab" else {}
+        for table, content in tables.items():
+            with gzip.open(raw / f"{table}.csv.gz", "wt") as file:
+                np.savetxt(file, content, delimiter=",", fmt="%g")
+    for part, count in (("train", 6), ("valid", 2), ("test", 3)):
+        ends = np.stack([np.arange(count), np.arange(count) + 2], axis=1)
+        content = {"edge": ends}
+        if name == "ogbl-citation2":
+            content = {"source_node": ends[:, 0], "target_node": ends[:, 1]}
+        if part != "train" and name == "ogbl-citation2":
+            content["target_node_neg"] = np.arange(4 * count).reshape(count, 4) % num_nodes
+        elif part != "train" or name == "ogbl-vessel":
+            content["edge_neg"] = ends[:, ::-1].copy()
+        torch.save(content, splits / f"{part}.pt")
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_of_ogb_through_its_own_class(tmp_path, name):
+    pytest.importorskip("ogb")
+    write_links(tmp_path / "data", name)
+    dataset = load_dataset(DatasetConfig(format="OGB", name=name, dir=str(tmp_path / "data"), task="edge"))
+    inverse, hits = LINKS[name]
+    assert dataset.task == Task("edge", "binary", 1, hits_at=hits, own_negatives=name == "ogbl-citation2")
+    train, val, test = dataset.graphs
+    assert [part.tolist() for part in dataset.parts] == [[0], [1], [2]]
+    assert train.edge_index.size(1) == (12 if inverse else 6)
+    assert (train.x is None) == (name == "ogbl-ddi")
+    assert train.edge_label.tolist() == [1] * 6 + [0] * (6 if name == "ogbl-vessel" else 0)
+    assert test.edge_label_index[:, :3].tolist() == [[0, 1, 2], [2, 3, 4]]
+    negatives = 4 if name == "ogbl-citation2" else 1
+    assert val.edge_label.tolist() == [1, 1] + [0] * 2 * negatives
+    if negatives == 4:  # the negatives of a link follow each other
+        assert val.edge_label_index[:, 2:].tolist() == [[0] * 4 + [1] * 4, [0, 1, 2, 3, 4, 5, 6, 7]]
+    assert len(ResampleNonEdges()(train.clone()).edge_label) > 6

@@ -254,3 +254,12 @@ def test_names_are_those_computed(task):
             metric.update(prediction, target, Data(batch=torch.arange(n), category=torch.zeros(n, dtype=torch.long)))
         found += list(metric.compute())
     assert sorted(metric_names(task, "auc")) == sorted(found)
+
+
+def test_ranks_among_own_negatives_are_those_of_ogb():
+    evaluate = pytest.importorskip("ogb.linkproppred").Evaluator(name="ogbl-citation2").eval
+    positive, negative = torch.randn(7).round(decimals=1), torch.randn(7, 20).round(decimals=1)  # with ties
+    wanted = evaluate({"y_pred_pos": positive, "y_pred_neg": negative})["mrr_list"].mean()
+    metric = build_metrics(Task("edge", "binary", 1, own_negatives=True))["hits"]
+    metric.update(torch.cat([positive, negative.flatten()]), torch.tensor([1.0] * 7 + [0.0] * 140))
+    torch.testing.assert_close(metric.compute()["mrr"], wanted.double())

@@ -11,7 +11,7 @@ from torch_geometric import datasets as pyg
 
 from pyg_topomask import datasets as ours
 from pyg_topomask.run.config.dataset import GENERATED, DatasetConfig
-from pyg_topomask.run.data.formats import clouds, graphs, ogb
+from pyg_topomask.run.data.formats import clouds, graphs, ogb, own
 from pyg_topomask.run.data.formats.base import LoadedDataset as LoadedDataset
 from pyg_topomask.run.data.formats.nodes import GEOM_GCN, PLANETOID, CityNetwork, one_graph
 from pyg_topomask.run.errors import did_you_mean
@@ -91,8 +91,13 @@ FORMATS: dict[str, Format] = {
     "PyG-CityNetwork": _Nodes(one_graph(CityNetwork, ["raw/{name}.tar.gz"]), ("paris", "shanghai", "la", "london")),
     "PyG-ShapeNet": Format(clouds.shapenet, ("all", *pyg.ShapeNet.category_ids), tasks=clouds.SHAPES),
     "PyG-S3DIS": Format(clouds.s3dis, _AREAS, tasks=classification("node", 13)),
+    "Registered": Format(own.registered),
+    "Files": Format(own.files),
 }
 """Families of data sets by ``dataset.format``."""
+
+OWN = ("Registered", "Files")
+"""Formats of users' data, whose task the config gives."""
 
 _ONLY_FOR = {
     "use_node_attr": ("PyG-TUDataset",),
@@ -122,7 +127,10 @@ def _name_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
         yield "name", message + did_you_mean(data.name, entry.names)
     if Path(data.name).name != data.name or data.name in ("", ".", ".."):
         yield "name", f"must be a plain name (got {data.name!r})"
-    if data.dir is not None and not Path(data.dir).expanduser().is_dir():
+    folder = None if data.dir is None else Path(data.dir).expanduser()
+    if data.format == "Files" and folder is None:
+        yield "dir", "format Files needs the file or folder of the graphs, or --data PATH"
+    if folder is not None and not folder.is_dir() and not (data.format == "Files" and folder.exists()):
         yield "dir", f"the data folder {data.dir} does not exist"
     if "Superpixels" in data.format and data.slic_compactness != 30:
         yield "slic_compactness", f"PyG has the superpixels of compactness 30 only (got {data.slic_compactness})"
@@ -137,7 +145,7 @@ def _split_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
         yield "split_index", f"must be below the number of splits of {name}, {num_splits} (got {data.split_index})"
     if mode == "errica" and data.format != "PyG-TUDataset":
         yield "split_mode", f"errica's splits are for PyG-TUDataset (got {data.format})"
-    if mode != "standard" and task.hits_at is not None:
+    if mode != "standard" and name.startswith("ogbl-"):
         yield "split_mode", f"{name} is one graph with split edges; use standard"
     if data.num_folds is not None and is_one_graph(data):
         yield "split_mode", f"folds need several graphs, and {name} is one; use standard or random"
@@ -160,9 +168,16 @@ def possible_tasks(data: DatasetConfig) -> tuple[Task, ...]:
     known = entry.tasks.get(plain_name(data)) if isinstance(entry.tasks, Mapping) else entry.tasks
     if known is not None:
         return (known,)
+    level: Level = entry.level
+    if data.format in OWN:
+        level = "edge" if data.task == "link_pred" else data.task
     if data.task_type == "regression":
-        return (Task(entry.level, "regression", 1),)
-    return classification(entry.level, 2), classification(entry.level, 3)
+        return (Task(level, "regression", 1),)
+    if data.format in OWN and data.task_type == "classification_multilabel":
+        return (Task(level, "multilabel", 2),)
+    if level == "edge":
+        return (Task("edge", "binary", 1),)
+    return classification(level, 2), classification(level, 3)
 
 
 def level_of(data: DatasetConfig) -> Level:
@@ -172,7 +187,11 @@ def level_of(data: DatasetConfig) -> Level:
 
 def is_one_graph(data: DatasetConfig) -> bool:
     """Whether the data set is one graph whose nodes are split."""
-    return FORMATS[data.format].level == "node" or plain_name(data).startswith("ogbn-")
+    return (
+        FORMATS[data.format].level == "node"
+        or (data.format in OWN and data.task == "node")
+        or plain_name(data).startswith("ogbn-")
+    )
 
 
 def load_dataset(data: DatasetConfig) -> LoadedDataset:

@@ -30,6 +30,7 @@ def generated(cls: Any, is_named: bool = True) -> Callable[[DatasetConfig, Task]
         folder = "-".join(map(str, [*arguments, f"v{__version__}"]))
         return LoadedDataset(cached(Path(cls.__name__, folder), lambda root: cls(root, *arguments)), task)
 
+    load.cls = cls  # type: ignore[attr-defined]  # `topomask list` shows it
     return load
 
 

@@ -37,6 +37,7 @@ def one_graph(
         graph.y = graph.y.view(-1)
         return LoadedDataset([graph], classification("node", int(dataset.num_classes)))
 
+    load.cls = cls  # type: ignore[attr-defined]  # `topomask list` shows it
     return load
 
 

@@ -54,6 +54,8 @@ TASKS = {
     "ogbn-products": classification("node", 47),
     "ogbn-proteins": Task("node", "multilabel", 112),
     **{name: Task("edge", "binary", 1, hits_at=k) for name, k in _HITS.items()},
+    "ogbl-citation2": Task("edge", "binary", 1, own_negatives=True),
+    "ogbl-vessel": Task("edge", "binary", 1),
 }
 """Tasks of ``format: OGB``."""
 
@@ -149,10 +151,17 @@ def node_property(dataset: Any, task: Task) -> LoadedDataset:
 def link_property(dataset: Any, task: Task) -> LoadedDataset:
     """``ogbl-*``: the graph of the training edges three times, each with the edges to predict in one part.
 
-    Training negatives are redrawn in each epoch; validation and test negatives are those of the benchmark.
+    Training negatives are redrawn in each epoch; validation and test negatives are those of the benchmark. In
+    ogbl-citation2, each of these links has 1,000 of its own, in their order.
     """
     graph, graphs = dataset[0], []
     for part in split_of(dataset, "edge").values():
+        if "source_node" in part:
+            source, target = (torch.as_tensor(part[f"{end}_node"]) for end in ("source", "target"))
+            part = {"edge": torch.stack([source, target], dim=1)} | part
+            if "target_node_neg" in part:
+                other = torch.as_tensor(part["target_node_neg"])
+                part["edge_neg"] = torch.stack([source.repeat_interleave(other.size(1)), other.flatten()], dim=1)
         pairs = [torch.as_tensor(part[name]) for name in ("edge", "edge_neg") if name in part]
         label = torch.arange(sum(map(len, pairs))) < len(pairs[0])
         item = Data(x=graph.x, edge_index=graph.edge_index, num_nodes=graph.num_nodes)

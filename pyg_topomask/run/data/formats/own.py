@@ -1,0 +1,75 @@
+"""Data sets of users: those that a module registers, and files that PyG or ``torch.save`` left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from torch_geometric.data import Data, InMemoryDataset
+
+from pyg_topomask.datasets.registry import REGISTERED
+from pyg_topomask.run.config.dataset import DatasetConfig
+from pyg_topomask.run.data.formats.base import LoadedDataset, joined, reading
+from pyg_topomask.run.errors import RunError, did_you_mean
+from pyg_topomask.run.task import PARTS, Task, classification
+from pyg_topomask.tensor_files import load_tensors
+
+
+def registered(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """``format: Registered``: what a function of :func:`~pyg_topomask.datasets.register_dataset` returns."""
+    load = REGISTERED.get(data.name)
+    if load is None:
+        names = ", ".join(REGISTERED) or "none; start with topomask --import MODULE, which calls register_dataset"
+        hint = did_you_mean(data.name, REGISTERED)
+        raise RunError(f"dataset.name: no data set is registered as {data.name!r}; there are {names}.{hint}")
+    return _loaded(load(data.dir) if signature(load).parameters else load(), data, task)
+
+
+def files(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """``format: Files``: a file of graphs, or the folder of an ``InMemoryDataset``, at ``dataset.dir``."""
+    path = Path(data.dir or ".").expanduser()
+    found = [path] if path.is_file() else []
+    for folder in (path / "processed", path):
+        parts = [folder / f"{part}.pt" for part in PARTS]
+        saved = sorted(set(folder.glob("*.pt")) - {folder / f"{name}.pt" for name in ("pre_filter", "pre_transform")})
+        found = found or (parts if all(part.is_file() for part in parts) else saved)
+    is_split = [file.stem for file in found] == list(PARTS)
+    if len(found) != 1 and not is_split:
+        names = ", ".join(file.name for file in found) or "no such file"
+        raise RunError(f"dataset.dir: {path} must have one file *.pt, or train.pt, val.pt and test.pt (got {names})")
+    with reading(str(path), "Write the graphs again: torch.save(list_of_data, FILE)"):
+        sets = [_graphs(load_tensors(file), file) for file in found]
+    return _loaded(tuple(sets) if is_split else sets[0], data, task)
+
+
+def _graphs(content: Any, file: Path) -> Sequence[Data]:
+    """The graphs of a file: a ``Data``, a list of them, or what ``InMemoryDataset.save`` writes."""
+    if isinstance(content, tuple) and len(content) in (2, 3):
+        dataset = InMemoryDataset()
+        dataset.data, dataset.slices = content[0], content[1] or None
+        dataset.data = Data.from_dict(content[0]) if isinstance(content[0], dict) else content[0]
+        content = [dataset.get(number) for number in range(dataset.len())]
+    graphs = [content] if isinstance(content, Data) else content
+    if not isinstance(graphs, list) or not graphs or not all(isinstance(graph, Data) for graph in graphs):
+        raise RunError(f"{file} must hold a Data or a list of them (got {type(content).__name__})")
+    return graphs
+
+
+def _loaded(found: Any, data: DatasetConfig, task: Task) -> LoadedDataset:
+    """The data set with its own split, if it has one, and the task that its targets show."""
+    parts = None
+    if isinstance(found, tuple) and len(found) == 3:
+        found, parts = joined([[part] if isinstance(part, Data) else part for part in found])
+    graphs = [found] if isinstance(found, Data) else found
+    first = graphs[0]
+    target = first.get(task.target_name)
+    if target is None:
+        raise RunError(f"dataset.task: graphs need {task.target_name!r}, the targets of each {task.level}")
+    if task.kind in ("regression", "multilabel"):
+        return LoadedDataset(graphs, Task(task.level, task.kind, max(1, target.numel() // task.count(first))), parts)
+    if task.level == "edge":
+        return LoadedDataset(graphs, task, parts)
+    most = max(int(graph[task.target_name].max()) for graph in graphs)
+    return LoadedDataset(graphs, classification(task.level, max(2, most + 1)), parts)

@@ -1,0 +1,143 @@
+"""Data sets of users: registered functions, and files of torch.save and of PyG."""
+
+import json
+
+import pytest
+import torch
+from torch_geometric.data import Data, InMemoryDataset
+
+from pyg_topomask.datasets import register_dataset, registry
+from pyg_topomask.run.cli import main
+from pyg_topomask.run.config.dataset import DatasetConfig
+from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.task import Task, classification
+
+RUN = ["dataset.split_mode=random", "dataset.num_graphs=4096", "dataset.num_nodes=100", "optim.max_epoch=1"]
+
+
+def graph(number, y=None, nodes=6):
+    index = torch.stack([torch.arange(nodes), torch.arange(nodes).roll(1)])
+    y = torch.tensor([number % 2]) if y is None else y
+    return Data(x=torch.randn(nodes, 3), edge_index=torch.cat([index, index.flip(0)], 1), y=y)
+
+
+GRAPHS = [graph(number) for number in range(24)]
+NODES = graph(0, torch.arange(6) % 3)
+NODES.train_mask = NODES.val_mask = NODES.test_mask = torch.ones(6, dtype=torch.bool)
+EDGES = graph(0)
+EDGES.edge_label_index, EDGES.edge_label = torch.tensor([[0, 1], [1, 3]]), torch.tensor([1, 0])
+
+
+@pytest.fixture
+def names(monkeypatch):
+    monkeypatch.setattr(registry, "REGISTERED", registry.REGISTERED)
+    before = dict(registry.REGISTERED)
+    yield
+    registry.REGISTERED.clear()
+    registry.REGISTERED.update(before)
+
+
+CASES = [
+    (lambda: GRAPHS, {}, classification("graph", 2), 24),
+    (lambda folder: [graph(0, torch.randn(1, 4))], {"task_type": "regression"}, Task("graph", "regression", 4), 1),
+    (lambda: (GRAPHS[:2], GRAPHS[2:5], GRAPHS[5]), {}, classification("graph", 2), 6),
+    (lambda: NODES, {"task": "node"}, classification("node", 3), 1),
+    (lambda: [EDGES, EDGES], {"task": "link_pred"}, Task("edge", "binary", 1), 2),
+    (
+        lambda: [graph(0, torch.ones(1, 5))],
+        {"task_type": "classification_multilabel"},
+        Task("graph", "multilabel", 5),
+        1,
+    ),
+]
+
+
+@pytest.mark.parametrize(("load", "settings", "task", "count"), CASES)
+def test_registered_functions_give_graphs_tasks_and_splits(names, load, settings, task, count):
+    register_dataset("mine", load)
+    loaded = load_dataset(DatasetConfig(format="Registered", name="mine", **settings))
+    assert (loaded.task, len(loaded)) == (task, count)
+    assert (loaded.parts is None) == (count != 6)
+    if count == 6:
+        assert [part.tolist() for part in loaded.parts] == [[0, 1], [2, 3, 4], [5]]
+
+
+def test_registration_is_checked(names):
+    register_dataset("mine", lambda: GRAPHS)
+    with pytest.raises(ValueError, match=r"'mine' is .* already"):
+        register_dataset("mine", len)
+    with pytest.raises(TypeError, match=r"'load' must be a function that returns graphs \(got list\)"):
+        register_dataset("other", GRAPHS)
+    with pytest.raises(ValueError, match="a name consists of"):
+        register_dataset("a/b", len)
+    with pytest.raises(RunError, match=r"registered as 'mnie'; there are mine\. Did you mean 'mine'"):
+        load_dataset(DatasetConfig(format="Registered", name="mnie"))
+    register_dataset("bare", lambda: [Data(x=torch.ones(2, 1))])
+    with pytest.raises(RunError, match=r"dataset\.task: graphs need 'y', the targets of each graph"):
+        load_dataset(DatasetConfig(format="Registered", name="bare"))
+
+
+class Stored(InMemoryDataset):
+    processed_file_names = "data.pt"
+
+    def __init__(self, root, graphs):
+        self.graphs = graphs
+        super().__init__(str(root), pre_transform=lambda data: data)
+
+    def process(self):
+        self.save(self.graphs, self.processed_paths[0])
+
+
+def write(kind, folder):
+    folder.mkdir()
+    if kind == "list":
+        torch.save(GRAPHS, folder / "graphs.pt")
+        return folder / "graphs.pt"
+    if kind == "parts":
+        for part, some in zip(("train", "val", "test"), (GRAPHS[:12], GRAPHS[12:18], GRAPHS[18:])):
+            torch.save(some, folder / f"{part}.pt")
+        return folder
+    Stored(folder, GRAPHS if kind == "dataset" else [NODES])
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["list", "dataset", "parts", "one graph"])
+def test_files_that_torch_and_pyg_left_are_read(kind, tmp_path):
+    path = write(kind, tmp_path / "left")
+    task = "node" if kind == "one graph" else "graph"
+    loaded = load_dataset(DatasetConfig(format="Files", name="left", dir=str(path), task=task))
+    wanted = [NODES] if kind == "one graph" else GRAPHS
+    assert len(loaded) == len(wanted)
+    for found, given in zip(loaded.graphs, wanted):
+        assert found.keys() == given.keys()
+        assert all(torch.equal(found[key], given[key]) for key in given.keys())  # noqa: SIM118
+    assert (loaded.parts is None) == (kind != "parts")
+
+
+@pytest.mark.parametrize("kind", ["list", "dataset"])
+def test_run_takes_data(kind, tiny_file, tmp_path, capsys):
+    path = write(kind, tmp_path / "left: it")
+    assert main(["run", str(tiny_file), "--data", str(path), "--out", str(tmp_path / "out"), *RUN]) == 0
+    assert main(["run", str(tiny_file), "--data", str(tmp_path / "none"), *RUN]) == 1
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_other_files_are_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return print, ("executed",)
+
+    for number, (content, message) in enumerate(
+        [
+            ([1, 2], "must hold a Data or a list of them"),
+            ([Evil()], "which is not data and would be executed"),
+            (json, "could not be read"),
+        ]
+    ):
+        path = tmp_path / f"{number}.pt"
+        path.write_text("text") if content is json else torch.save(content, path)
+        with pytest.raises(RunError, match=message):
+            load_dataset(DatasetConfig(format="Files", name="a", dir=str(path)))
+    with pytest.raises(RunError, match=r"must have one file \*.pt.*got 0.pt, 1.pt, 2.pt"):
+        load_dataset(DatasetConfig(format="Files", name="a", dir=str(tmp_path)))
