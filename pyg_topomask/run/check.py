@@ -19,7 +19,7 @@ from pyg_topomask.nn import (
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
-from pyg_topomask.run.config.unused import unused_keys
+from pyg_topomask.run.config.unused import keys_without_effect, unused_keys
 from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.data.formats import level_of, possible_tasks
@@ -30,7 +30,7 @@ from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
 from pyg_topomask.run.model.sampling import build_sampling_transforms, key_in
 from pyg_topomask.run.task import Task
-from pyg_topomask.run.training.losses import loss_problem
+from pyg_topomask.run.training.losses import is_distance, loss_problem
 from pyg_topomask.run.training.metrics import metric_names
 from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
 
@@ -99,6 +99,15 @@ def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
         yield "gnn.head", f"{head} is for {_LEVELS[head]}s; {config.dataset.name} has {level}s"
     if (head == "ogb_code_graph") != (tasks[0].kind == "subtoken"):
         yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
+
+
+def notes_of(parsed: ParsedConfig) -> list[str]:
+    """What a user should know of a valid config: keys without effect, and settings that are odd and can be run."""
+    notes = [f"no effect: {', '.join(keys)} ({why})" for why, keys in keys_without_effect(parsed).items()]
+    task, loss = possible_tasks(parsed.config.dataset)[0], parsed.config.model.loss_fun
+    if task.level == "edge" and is_distance(loss):
+        notes.append(f"model.loss_fun: {loss} of raw scores and the targets 0 and 1; cross_entropy is usual for edges")
+    return notes
 
 
 def check_parsed(parsed: ParsedConfig) -> list[str]:

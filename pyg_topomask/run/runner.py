@@ -10,10 +10,9 @@ from typing import Any
 
 from pyg_topomask import __version__
 from pyg_topomask.cache import locked
-from pyg_topomask.run.check import check_parsed
+from pyg_topomask.run.check import check_parsed, notes_of
 from pyg_topomask.run.config.load import ParsedConfig, load
 from pyg_topomask.run.config.schema import Config, contradictions
-from pyg_topomask.run.config.unused import keys_without_effect
 from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.data.parts import sampler_problems
 from pyg_topomask.run.distributed import is_main
@@ -98,8 +97,8 @@ def run_config(
     make_folder(folder, "the output folder")
     refuse_other_runs(folder, config)
     with nullcontext(display) if display else Display(standard_output(quiet=not is_main())) as shown:
-        for reason, keys in keys_without_effect(parsed).items():
-            shown.print(f"note: no effect: {', '.join(keys)} ({reason})")
+        for note in notes_of(parsed):
+            shown.print(f"note: {note}")
         given = [key for key in unused if key in parsed.overridden]  # others may be meant for the file's own attention
         if given:
             shown.print(f"note: {config.gt.layer_type} does not use {', '.join(given)}")

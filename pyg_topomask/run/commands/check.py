@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pyg_topomask.run.check import notes_of
 from pyg_topomask.run.config.schema import all_keys
-from pyg_topomask.run.config.unused import keys_without_effect
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.pretrained import has_run
 from pyg_topomask.run.runner import check_config
 
 
 def main(arguments: Namespace, rest: list[str]) -> int:
-    """Check files, or folders of them, with ``key=value`` settings for all; print a line for each.
+    """Check files, or folders of them, with ``key=value`` settings for all.
+
+    Print a line for each valid file, then every note once with the number of its files, then the errors.
 
     Returns:
         0 if all are valid, else 1.
     """
     configs, overrides = _split_overrides(arguments.configs)
-    files, failures = _files(configs), 0
+    files, failures, notes = _files(configs), dict[Path, str](), Counter[str]()
     for path in files:
         try:
             parsed, unused = check_config(path, overrides)
         except RunError as error:
-            failures += 1
-            lines = str(error).splitlines()
-            print("\n       ".join([f"error  {path}", *lines]))
+            failures[path] = str(error)
             continue
         start = parsed.config
         note = f" (without {', '.join(unused)})" if unused else ""
         if start.pretrained.dir and not has_run(start):
             note += f" (model not tried: pretrained.dir {start.pretrained.dir} contains no run)"
-        notes = [f"no effect: {', '.join(keys)} ({why})" for why, keys in keys_without_effect(parsed).items()]
-        print("\n       ".join([f"ok     {path}{note}", *notes]))
+        print(f"ok     {path}{note}")
+        notes.update(notes_of(parsed))
+    for note, count in notes.most_common():
+        print(f"note   {note}" if len(files) == 1 else f"note   {count} of {len(files)}: {note}")
+    for path, message in failures.items():
+        print("\n       ".join([f"error  {path}", *message.splitlines()]))
     if len(files) > 1:
-        print(f"{len(files)} configs: {len(files) - failures} ok, {failures} with errors")
+        first = f", the first in {next(iter(failures))}" if failures else ""
+        print(f"{len(files)} configs: {len(files) - len(failures)} ok, {len(failures)} with errors{first}")
     return 1 if failures else 0
 
 

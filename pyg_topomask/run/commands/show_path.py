@@ -31,12 +31,12 @@ def path_table(view: View) -> Table:
     if not problems:
         example = f"such as gt.layer_type=GCN+GRF (got {view.config.gt.layer_type})"
         raise RunError(f"layer {view.layer} has no attention with a choice of engines, {example}")
-    table = Table("engine", "path", "estimated ms", "", title=f"{view.title}, {len(view.graphs)} graphs")
+    table = Table("engine", "path", "estimated ms", "reason", title=f"{view.title}, {len(view.graphs)} graphs")
     for problem in problems:
         with torch.no_grad():
             chosen, reasons = plan.plan(problem), plan.explain(problem)
         for name, reason in reasons.items():
-            cost = "" if isinstance(reason, str) else f"{reason / 1e6:.2f}"
+            cost = "" if isinstance(reason, str) else f"{reason / 1e6:.3g}"
             why = reason if isinstance(reason, str) else "taken by path=auto" if name == chosen else ""
             table.add_row(name, plan.ENGINES[name].path, cost, why)
         table.add_section()

@@ -70,11 +70,16 @@ _FITTING = {
 
 
 def loss_problem(name: str, task: Task) -> str | None:
-    """Why a loss does not fit a task; None if it does."""
-    if name in _FITTING[task.kind]:
+    """Why a loss does not fit a task; None if it does. Peers also train edges by distances of scores."""
+    if name in _FITTING[task.kind] or (task.level == "edge" and is_distance(name)):
         return None
-    needed = "numbers" if name in _FITTING["regression"] else "classes"
+    needed = "numbers" if is_distance(name) else "classes"
     return f"{name} needs {needed}, and the task is {task.kind}; use {' or '.join(_FITTING[task.kind])}"
+
+
+def is_distance(name: str) -> bool:
+    """Whether a loss measures distances of numbers."""
+    return name in _FITTING["regression"]
 
 
 def task_loss(name: str, prediction: Tensor, target: Tensor, task: Task) -> Tensor:

@@ -1,9 +1,11 @@
 """Every condition of a key, every key without effect, and every refusal, in a config of GraphGPS."""
 
 import json
+from itertools import groupby
 
 import pytest
 
+from pyg_topomask.run.check import notes_of
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.config.base import PARTS
 from pyg_topomask.run.config.load import load
@@ -156,7 +158,7 @@ def test_a_fixed_key_takes_one_value():
 
 def test_check_names_the_keys_without_effect(molecules, capsys):
     assert main(["check", str(molecules), "gt.sparse.k=3", "posenc_SignNet.dim_pe=3"]) == 0
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.removeprefix("note   ") for line in capsys.readouterr().out.splitlines()]
     assert lines[0].startswith("ok")
     assert set(lines[1:]) == {
         "no effect: dataset.transductive (known from the data)",
@@ -166,6 +168,28 @@ def test_check_names_the_keys_without_effect(molecules, capsys):
         "no effect: gnn.batchnorm (gnn.layers_pre_mp is 0)",
         "no effect: posenc_SignNet (dataset.node_encoder_name does not contain it)",
     }
+
+
+def test_check_gives_notes_once_and_errors_last(molecules, tmp_path, capsys):
+    text = molecules.read_text()
+    for name in ("a", "c"):
+        (tmp_path / "many" / f"{name}.yaml").parent.mkdir(exist_ok=True)
+        (tmp_path / "many" / f"{name}.yaml").write_text(text)
+    (tmp_path / "many" / "b.yaml").write_text("gt: {layers: 1:30}")
+    assert main(["check", str(tmp_path / "many")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    kinds = [line.partition(" ")[0] for line in lines]
+    assert [kind for kind, _ in groupby(kinds)] == ["ok", "note", "error", "", "3"]
+    assert "note   2 of 3: no effect: dataset.transductive (known from the data)" in lines
+    assert "1:30 is 60-based" in lines[-2]
+    assert lines[-1] == f"3 configs: 2 ok, 1 with errors, the first in {tmp_path / 'many' / 'b.yaml'}"
+
+
+def test_distances_of_scores_of_edges_are_noted(molecules):
+    contacts = CONTACT.replace("cross_entropy", "l1").split()
+    encoders = ["dataset.node_encoder_name=LinearNode", "dataset.edge_encoder_name=LinearEdge"]
+    parsed, _ = check_config(molecules, [*contacts, *encoders])
+    assert "model.loss_fun: l1 of raw scores" in notes_of(parsed)[-1]
 
 
 REFUSED = [

@@ -165,4 +165,4 @@ def test_check_takes_files_folders_and_overrides_for_all(tiny_file, capsys):
     (tiny_file.parent / "deeper").mkdir()
     (tiny_file.parent / "deeper" / "bad.yaml").write_text("dataset: 3\n")
     assert main(["check", str(tiny_file.parent)]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "2 configs: 1 ok, 1 with errors"
+    assert "2 configs: 1 ok, 1 with errors, the first in " in capsys.readouterr().out.splitlines()[-1]
