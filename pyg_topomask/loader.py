@@ -1,4 +1,4 @@
-"""Loading of a large graph in random parts, with walks and expander edges drawn for each part."""
+"""Loading of a large graph in random parts or in neighbourhoods of walks, with walks and edges drawn for each."""
 
 from __future__ import annotations
 
@@ -9,18 +9,41 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.data.source import Graph, GraphSource
+from pyg_topomask.ops.hashing import GOLDEN, MIX_1, below, mix, wrap
+from pyg_topomask.transforms.base import apply_all
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RandomPartitionLoader"]
+__all__ = ["RandomPartitionLoader", "WalkNeighborLoader"]
 
 
-class RandomPartitionLoader(DataLoader):
+class _PartLoader(DataLoader):
+    """Loader of the parts that a `GraphParts` deals anew in each epoch; each pass is a new epoch."""
+
+    sampler: PartSampler
+
+    def __init__(self, parts: GraphParts, shuffle: bool, rank: int, num_processes: int, kwargs: dict[str, Any]) -> None:
+        kwargs.setdefault("generator", torch.Generator().manual_seed(parts.seed))
+        sampler = PartSampler(len(parts), parts.seed, rank, num_processes, shuffle)
+        super().__init__(parts, sampler=sampler, batch_size=1, collate_fn=single, **kwargs)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass."""
+        self.sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Any:
+        epoch = self.sampler.begin()
+        set_epoch(self.dataset.transform, epoch)  # type: ignore[attr-defined]
+        return super().__iter__()
+
+
+class RandomPartitionLoader(_PartLoader):
     r"""Loader of random parts of one graph: in each epoch, every node is assigned to one part at random.
 
     The transform is applied to each part, so that random walks and expander edges are drawn for the part. (PyG's own
@@ -36,7 +59,7 @@ class RandomPartitionLoader(DataLoader):
             loss = cross_entropy(out[part.train_mask], part.y[part.train_mask])
 
     Args:
-        data: The graph.
+        data: The graph: a `Data`, a `DiskGraph`, or a pair of PyG's feature and graph stores.
         num_parts: Number of parts; each has about ``num_nodes / num_parts`` nodes.
         transform: Transform of each part; none if :obj:`None`. The loader sets the epoch of transforms that have one.
             It uses copies of those of this package, so that several loaders may be given the same `AddRandomWalks`.
@@ -44,19 +67,80 @@ class RandomPartitionLoader(DataLoader):
         shuffle: Whether parts come in a new order in each epoch.
         rank: Number of this process, if several processes share the parts.
         num_processes: Number of processes.
+        clusters: Cluster of each node, ``[N]``, such as `pyg_topomask.data.partition` finds. Nodes of a cluster stay
+            together, and each part is the graph between the nodes of some clusters, drawn anew in each epoch (Chiang et
+            al., *Cluster-GCN*, KDD 2019, arXiv:1905.07953, Section 3.2). Nodes are dealt singly if :obj:`None`.
         **kwargs: Further arguments of :class:`torch.utils.data.DataLoader`, such as ``num_workers``.
 
     Raises:
         TypeError: If ``num_parts`` is not an integer.
-        ValueError: If ``num_parts`` is not between 1 and the number of nodes.
+        ValueError: If ``num_parts`` is not between 1 and the number of nodes, or of clusters.
     """
-
-    sampler: PartSampler
 
     def __init__(
         self,
-        data: Data,
+        data: Graph,
         num_parts: int,
+        transform: BaseTransform | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        rank: int = 0,
+        num_processes: int = 1,
+        clusters: Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
+        num_parts, nodes_of = check_integer("num_parts", num_parts, 1), None if clusters is None else split(clusters)
+        parts = GraphParts(data, num_parts, seed, _with_own_epoch(transform), nodes_of)
+        what, number = ("nodes", parts.source.num_nodes) if nodes_of is None else ("clusters", len(nodes_of))
+        if num_parts > number:
+            raise ValueError(f"'num_parts' must not exceed the number of {what} (got {num_parts} and {number})")
+        super().__init__(parts, shuffle, rank, num_processes, kwargs)
+
+
+class WalkNeighborLoader(_PartLoader):
+    r"""Loader of target nodes, each with the neighbourhood that random walks from it visit, as one small graph.
+
+    A batch is a PyG ``Batch`` of the neighbourhoods. Each has the target first, then the most visited nodes, and all
+    edges between them. ``n_id [N]`` are the numbers of the nodes in the whole graph, and ``root [num_graphs]`` those
+    of the targets in the batch, where predictions are read:
+
+    .. code-block:: python
+
+        loader = WalkNeighborLoader(data, data.train_mask, batch_size=256, transform=AddRandomWalks(seed=0))
+        for batch in loader:
+            out = model(batch.x, batch.edge_index, batch.batch, batch)[batch.root]
+            loss = cross_entropy(out, batch.y[batch.root])
+
+    The cost of a batch does not depend on the size of the graph. Neighbourhoods depend only on the seed, the epoch and
+    the target, with any number of workers. The idea of one small graph for each target is that of Zeng et al.,
+    *Decoupling the Depth and Scope of Graph Neural Networks* (shaDow-GNN), NeurIPS 2021, arXiv:2201.07858, Section 3.
+
+    Args:
+        data: The graph: a `Data`, a `DiskGraph`, or a pair of PyG's feature and graph stores.
+        targets: Numbers of the target nodes, or a mask ``[N]`` of them.
+        batch_size: Targets in a batch.
+        num_walks: Walks from each target; 32, so that nodes within two or three hops are seldom missed.
+        max_length: Hops of a walk, uniform over the edges that leave a node; a walk ends where there is none.
+        max_nodes: Largest number of nodes of a neighbourhood, with the target. The most visited ones are kept.
+        transform: Transform of each neighbourhood, such as :class:`~pyg_topomask.transforms.AddRandomWalks`.
+        seed: Seed of walks and order.
+        shuffle: Whether batches come in a new order in each epoch.
+        rank, num_processes: Number of this process, and of processes that share the batches.
+        **kwargs: Further arguments of :class:`torch.utils.data.DataLoader`, such as ``num_workers``.
+
+    Raises:
+        TypeError: If a count is not an integer.
+        ValueError: If a count is below 1, or a target does not exist.
+    """
+
+    def __init__(
+        self,
+        data: Graph,
+        targets: Tensor,
+        batch_size: int = 256,
+        num_walks: int = 32,
+        max_length: int = 4,
+        max_nodes: int = 32,
         transform: BaseTransform | None = None,
         seed: int = 0,
         shuffle: bool = True,
@@ -64,22 +148,9 @@ class RandomPartitionLoader(DataLoader):
         num_processes: int = 1,
         **kwargs: Any,
     ) -> None:
-        num_parts, num_nodes = check_integer("num_parts", num_parts, 1), int(data.num_nodes or 0)
-        if num_parts > num_nodes:
-            raise ValueError(f"'num_parts' must not exceed the number of nodes (got {num_parts} and {num_nodes})")
-        kwargs.setdefault("generator", torch.Generator().manual_seed(seed))
-        sampler = PartSampler(num_parts, seed, rank, num_processes, shuffle)
-        parts = GraphParts(data, num_parts, seed, _with_own_epoch(transform))
-        super().__init__(parts, sampler=sampler, batch_size=1, collate_fn=single, **kwargs)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass."""
-        self.sampler.set_epoch(epoch)
-
-    def __iter__(self) -> Any:
-        epoch = self.sampler.begin()
-        set_epoch(self.dataset.transform, epoch)  # type: ignore[attr-defined]
-        return super().__iter__()
+        sizes = (batch_size, num_walks, max_length, max_nodes)
+        parts = WalkNeighborhoods(data, targets, *sizes, seed, _with_own_epoch(transform))
+        super().__init__(parts, shuffle, rank, num_processes, kwargs)
 
 
 def _with_own_epoch(transform: BaseTransform | None) -> BaseTransform | None:
@@ -102,6 +173,12 @@ def set_epoch(transform: BaseTransform | None, epoch: int) -> None:
             set_epoch(part, epoch)
     elif transform is not None and hasattr(transform, "set_epoch"):
         transform.set_epoch(epoch)
+
+
+def split(clusters: Tensor) -> list[Tensor]:
+    """Nodes of each cluster, ascending, without empty ones."""
+    nodes = clusters.argsort(stable=True).split(clusters.bincount().tolist())
+    return [part for part in nodes if part.numel() > 0]
 
 
 def single(items: list[Data]) -> Data:
@@ -150,26 +227,27 @@ class PartSampler(EpochSampler):
 
 
 class GraphParts(Dataset[Data]):
-    """Parts of one graph: subgraphs of random sets of nodes in each epoch, or of fixed clusters.
+    """Parts of one graph: in each epoch, the graphs between random sets of nodes, or of clusters.
 
     Walks and other tables are computed for each part, because PyG would copy those of the whole graph unchanged.
 
     Args:
-        graph: The graph.
+        graph: The graph, as `GraphSource` takes it.
         num_parts: Number of parts.
         seed: Seed of the random parts.
         transform: Transform of each part; none if :obj:`None`.
-        clusters: Nodes of each fixed part; drawn at random if :obj:`None`.
+        clusters: Nodes of each cluster, which stay together; single nodes if :obj:`None`.
     """
 
     def __init__(
         self,
-        graph: Data,
+        graph: Graph,
         num_parts: int,
         seed: int,
         transform: BaseTransform | None = None,
         clusters: Sequence[Tensor] | None = None,
     ) -> None:
+        self.source = GraphSource(graph)
         self.graph, self.num_parts, self.seed, self.transform = graph, num_parts, seed, transform
         self.clusters = clusters
         self._dealt: tuple[int, Sequence[Tensor]] = (-1, ())
@@ -180,7 +258,8 @@ class GraphParts(Dataset[Data]):
     def of(self, graph: Data, transform: BaseTransform | None) -> Self:
         """The same parts of a graph that differs only in its ``counted`` nodes, with another transform."""
         parts = copy.copy(self)
-        parts.graph, parts.transform, parts._dealt = graph, transform, (-1, ())
+        parts.graph, parts.source = graph, self.source.of(graph)
+        parts.transform, parts._dealt = transform, (-1, ())
         return parts
 
     def nodes(self, epoch: int, part: int) -> Tensor:
@@ -188,9 +267,7 @@ class GraphParts(Dataset[Data]):
         return self.dealt(epoch, part).sort().values
 
     def dealt(self, epoch: int, part: int) -> Tensor:
-        """Result of `deal` for a part in an epoch, or the nodes of its cluster."""
-        if self.clusters is not None:
-            return self.clusters[part]
+        """Result of `deal` for a part in an epoch."""
         if self._dealt[0] != epoch:
             # The complement, because a random split permutes the same nodes and is drawn from a small seed.
             generator = torch.Generator().manual_seed(~(self.seed * 1_000_003 + epoch) & 0xFFFFFFFF)
@@ -198,13 +275,99 @@ class GraphParts(Dataset[Data]):
         return self._dealt[1][part]
 
     def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Assign the nodes to parts at random."""
-        return torch.randperm(int(self.graph.num_nodes), generator=generator).tensor_split(self.num_parts)
+        """Assign the nodes, or the clusters, to parts at random."""
+        number = self.source.num_nodes if self.clusters is None else len(self.clusters)
+        dealt = torch.randperm(number, generator=generator).tensor_split(self.num_parts)
+        if self.clusters is None:
+            return dealt
+        return [torch.cat([self.clusters[cluster] for cluster in part.tolist()]) for part in dealt]
 
     def cut(self, epoch: int, part: int) -> Data:
         """A part without the transform."""
-        return self.graph.subgraph(self.nodes(epoch, part))
+        return self.source.subgraph(self.nodes(epoch, part))
 
     def __getitem__(self, key: tuple[int, int]) -> Data:
         part = self.cut(*key)
         return part if self.transform is None else self.transform(part)
+
+
+class WalkNeighborhoods(GraphParts):
+    """Batches of neighbourhoods of walks; see `WalkNeighborLoader`. Each target is in one batch of an epoch."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Tensor,
+        batch_size: int,
+        num_walks: int = 32,
+        max_length: int = 4,
+        max_nodes: int = 32,
+        seed: int = 0,
+        transform: BaseTransform | None = None,
+    ) -> None:
+        super().__init__(graph, 0, seed, transform)
+        self.targets = targets.nonzero().view(-1) if targets.dtype == torch.bool else targets.long()
+        self.batch_size = check_integer("batch_size", batch_size, 1)
+        self.num_walks = check_integer("num_walks", num_walks, 1)
+        self.max_length = check_integer("max_length", max_length, 1)
+        self.max_nodes = check_integer("max_nodes", max_nodes, 1)
+        if self.targets.numel() and (int(self.targets.min()) < 0 or int(self.targets.max()) >= self.source.num_nodes):
+            low, high = self.targets.min(), self.targets.max()
+            raise ValueError(f"'targets' must be nodes 0 to {self.source.num_nodes - 1} (got {low} to {high})")
+
+    def __len__(self) -> int:
+        return -(-self.targets.numel() // self.batch_size)
+
+    def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """Distribute the targets over the batches."""
+        return self.targets[torch.randperm(self.targets.numel(), generator=generator)].split(self.batch_size)
+
+    def visited(self, targets: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """The nodes of all neighbourhoods, and the number ``0 … T − 1`` of the target that each belongs to.
+
+        The nodes of a target are sorted by visits, the target first; of equally visited nodes, the lower one is first.
+        """
+        num_nodes, source = self.source.num_nodes, self.source
+        group = torch.arange(targets.numel()).repeat_interleave(self.num_walks)
+        walker = torch.arange(self.num_walks).repeat(targets.numel())
+        stream = mix((targets[group] * GOLDEN + wrap(self.seed * 1_000_003 + epoch)) * MIX_1 + walker)
+        at = targets[group]
+        keys = [group * num_nodes + at]
+        for step in range(self.max_length):
+            begin = source.indptr[at]
+            count = source.indptr[at + 1] - begin
+            moves = count > 0
+            chosen = (begin + below(mix(stream + wrap(step * GOLDEN)), count))[moves]
+            at, group, stream = source.index[chosen].long(), group[moves], stream[moves]
+            keys.append(group * num_nodes + at)
+        key, visits = torch.cat(keys).unique(return_counts=True)
+        group, node = key // num_nodes, key % num_nodes
+        visits[node == targets[group]] = torch.iinfo(torch.int64).max
+        order = visits.argsort(descending=True, stable=True)
+        order = order[group[order].argsort(stable=True)]
+        group = group[order]
+        rank = torch.arange(group.numel()) - torch.searchsorted(group, group)
+        kept = rank < self.max_nodes
+        return node[order][kept], group[kept]
+
+    def cut(self, epoch: int, part: int) -> Data:
+        targets = self.dealt(epoch, part)
+        nodes, group = self.visited(targets, epoch)
+        edge_index, place = self.source.edges_among(nodes, group)
+        sizes = torch.bincount(group, minlength=targets.numel())
+        first = sizes.cumsum(0) - sizes
+        per_graph = torch.bincount(group[edge_index[0]], minlength=targets.numel()).tolist()
+        columns = {name: value.split(sizes.tolist()) for name, value in self.source.node_attributes(nodes).items()}
+        columns |= {name: value.split(per_graph) for name, value in self.source.edge_attributes(place).items()}
+        columns["n_id"] = nodes.split(sizes.tolist())
+        columns["edge_index"] = (edge_index - first[group[edge_index[0]]]).split(per_graph, 1)
+        graphs = [
+            Data(num_nodes=size, **{name: column[number] for name, column in columns.items()})
+            for number, size in enumerate(sizes.tolist())
+        ]
+        batch = Batch.from_data_list(apply_all([] if self.transform is None else [self.transform], graphs))
+        batch.root = batch.ptr[:-1]
+        return batch
+
+    def __getitem__(self, key: tuple[int, int]) -> Data:
+        return self.cut(*key)

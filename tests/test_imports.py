@@ -21,7 +21,8 @@ BELOW = {
     "operators": {"ops", "checks", "limits", "typing"},
     "transforms": {"ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
-    "loader": {"checks"},
+    "data": {"ops", "cache", "checks"},
+    "loader": {"data", "ops", "transforms", "checks"},
     "nn": {"transforms", "operators", "ops", "checks", "typing"},
 }
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these
@@ -88,7 +89,12 @@ def test_engines_of_attention_do_not_import_each_other():
 
 
 CORE = {"torch", "torch_geometric", "numpy", "scipy", "pyg_topomask", *sys.stdlib_module_names}
-NOT_NEEDED = {"triton", "threadpoolctl", "sklearn"}  # imported by the function that uses it, or where it is installed
+NOT_NEEDED = {
+    "pymetis",
+    "triton",
+    "threadpoolctl",
+    "sklearn",
+}  # imported by the function that uses it, or where it is installed
 OPTIONAL = {"torch_scatter", "torch_sparse", "torch_cluster", "lightning", "pytorch_lightning", "torchmetrics"}
 OPTIONAL |= {"pydantic", "yaml", "rich", "matplotlib", "ogb", "numba", "pandas", "pytest", *NOT_NEEDED}
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform, Compose
-from torch_geometric.utils import to_undirected
+from torch_geometric.utils import to_dense_adj, to_undirected
 
-from pyg_topomask.loader import EpochSampler, GraphParts, RandomPartitionLoader
+from pyg_topomask.loader import EpochSampler, GraphParts, RandomPartitionLoader, WalkNeighborLoader
 from pyg_topomask.nn import ExphormerAttention, GRFAttention
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 from pyg_topomask.transforms.grid_shape import grid_links
@@ -19,7 +19,7 @@ def grid(side=6):
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_random_parts_do_not_follow_a_random_split(epoch):
     """A split drawn by ``randperm`` from a small seed must not decide which nodes share a part."""
-    parts = GraphParts(Data(num_nodes=1000), 5, seed=0)
+    parts = GraphParts(Data(edge_index=torch.empty(2, 0).long(), num_nodes=1000), 5, seed=0)
     for seed in range(5):
         counted = torch.zeros(1000, dtype=torch.bool)
         counted[torch.randperm(1000, generator=torch.Generator().manual_seed(seed))[:200]] = True
@@ -154,3 +154,92 @@ def test_parts_have_all_that_attention_reads():
 def test_bad_numbers_of_parts_and_processes(num_parts, rank, error, message):
     with pytest.raises(error, match=message):
         RandomPartitionLoader(grid(), num_parts, rank=rank)
+
+
+def big_graph(num_nodes=400):
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, num_nodes - 1, (2, 1200), generator=draw)  # the last node has none
+    return Data(x=torch.arange(num_nodes)[:, None].float(), edge_index=torch.cat([edges, edges.flip(0)], 1))
+
+
+def neighborhoods(data, targets=None, **settings):
+    targets = torch.arange(0, 400, 7) if targets is None else targets
+    return WalkNeighborLoader(data, targets, 16, num_walks=8, max_length=3, max_nodes=9, **settings)
+
+
+def test_a_neighborhood_has_the_target_first_visited_nodes_and_all_edges_between_them():
+    data = big_graph()
+    near = to_dense_adj(data.edge_index, max_num_nodes=400)[0] + torch.eye(400)
+    roots = []
+    for batch in neighborhoods(data):
+        assert torch.equal(batch.root, batch.ptr[:-1])
+        roots += batch.n_id[batch.root].tolist()
+        for graph in batch.to_data_list():
+            nodes = graph.n_id
+            assert 1 <= graph.num_nodes == len(nodes.unique()) <= 9
+            assert torch.equal(graph.x.view(-1).long(), nodes)
+            assert (torch.linalg.matrix_power(near, 3)[nodes[0], nodes] > 0).all()
+            want = data.subgraph(nodes).edge_index.T.tolist()
+            assert sorted(graph.edge_index.T.tolist()) == sorted(want)
+    assert sorted(roots) == [*range(0, 400, 7)]
+
+
+def test_neighborhoods_are_a_function_of_seed_epoch_and_target():
+    data = big_graph()
+
+    def seen(loader, epoch=0):
+        loader.set_epoch(epoch)
+        return {int(g.n_id[0]): g.n_id.tolist() for batch in loader for g in batch.to_data_list()}
+
+    first = seen(neighborhoods(data))
+    alone = seen(neighborhoods(data, torch.tensor([14, 21]), num_workers=1))
+    assert alone == {14: first[14], 21: first[21]}
+    mask = torch.zeros(400, dtype=torch.bool)
+    mask[::7] = True
+    assert seen(neighborhoods(data, mask)) == first
+    assert seen(neighborhoods(data), 1) != first != seen(neighborhoods(data, seed=1))
+
+
+def test_the_most_visited_nodes_are_kept_and_their_visits_are_those_of_walks():
+    """Visits of many walks from one node agree with powers of the transition matrix at 5 standard errors."""
+    data, walks = big_graph(30), 20_000
+    parts = WalkNeighborLoader(data, torch.tensor([3]), 1, walks, max_length=2, max_nodes=5).dataset
+    adjacency = to_dense_adj(data.edge_index, max_num_nodes=30)[0].double()
+    step = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
+    visits = (step + step @ step)[3]
+    visits[3] = torch.inf
+    nodes, group = parts.visited(torch.tensor([3]), 0)
+    least = visits[nodes].min()
+    others = torch.ones(30, dtype=torch.bool).index_fill(0, nodes, False)
+    error = 5 * (2 * visits.clamp(max=2) / walks).sqrt()
+    assert (visits[others] - error[others] <= least + error[nodes].max()).all()
+    assert nodes[0] == 3
+    assert group.tolist() == [0] * 5
+
+
+def test_walks_and_epochs_of_neighborhoods_and_refusals():
+    data = big_graph()
+    loader = neighborhoods(data, transform=AddRandomWalks(num_walks=4, max_length=2, seed=0))
+    batch = next(iter(loader))
+    assert batch.walk_size.tolist() == batch.ptr.diff().tolist()
+    assert torch.equal(batch.batch[batch.walk_index[0].long()], batch.batch[batch.walk_index[1].long()])
+    with pytest.raises(ValueError, match="must be nodes 0 to 399"):
+        WalkNeighborLoader(data, torch.tensor([400]))
+    with pytest.raises(ValueError, match="max_nodes"):
+        WalkNeighborLoader(data, torch.tensor([4]), max_nodes=0)
+
+
+def test_clusters_stay_together_and_keep_the_edges_between_those_of_a_part():
+    data, clusters = big_graph(), torch.arange(400) // 50
+    for epoch in range(2):
+        loader = RandomPartitionLoader(data, 4, clusters=clusters)
+        loader.set_epoch(epoch)
+        parts = list(loader)
+        assert sorted(torch.cat([part.x.view(-1) for part in parts]).tolist()) == [*range(400)]
+        for part in parts:
+            nodes = part.x.view(-1).long()
+            assert len(nodes) == 100
+            assert clusters[nodes].unique().numel() == 2
+            assert part.num_edges == data.subgraph(nodes).num_edges
+    with pytest.raises(ValueError, match="number of clusters"):
+        RandomPartitionLoader(data, 9, clusters=clusters)

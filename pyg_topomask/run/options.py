@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyg_topomask.data.partition import METHODS
+
 OVERRIDES = "settings that override the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
 """Description of the settings after a config's name."""
 
@@ -98,6 +100,15 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
             _RUN,
             ("--data DATA", _DATA, {"default": "test"}),
             ("--out FILE", "CSV file to write (default: standard output)", {}),
+        ],
+    ),
+    "partition": (
+        "divide a large graph into parts with few edges between them",
+        [
+            ("source SOURCE", "folder of a graph on disk, or a file of edges (.npy, or text with two columns)", {}),
+            ("--parts P", "number of parts", {"type": int, "required": True}),
+            ("--out DIR", "new folder of the graph with the part of each node, 'part'", {"required": True}),
+            ("--method", "default: METIS where pymetis is installed", {"choices": METHODS, "default": "auto"}),
         ],
     ),
     "report": (

@@ -10,6 +10,8 @@ from pydantic import Field
 from pyg_topomask.run.config.base import NO_LOADERS, AlsoCalled, Count, Probability, ReadIf, Section, Size
 from pyg_topomask.run.distributed import world_size
 
+Sampler = Literal["full_batch", "random_partition", "cluster", "neighbor", "walks"]
+
 
 class TrainConfig(Section):
     """``train``: batches, evaluation and checkpoints."""
@@ -26,13 +28,15 @@ class TrainConfig(Section):
     PCQM4Mv2-inference: also write predictions for OGB's hidden parts. For GraphGPS's log-attn-weights, use `topomask
     show`."""
     batch_size: Annotated[Size, ReadIf("batches")] = 32
-    """Number of graphs in a batch, or of training nodes in a neighbourhood (neighbor)."""
-    sampler: Literal["full_batch", "random_partition", "cluster", "neighbor"] = "full_batch"
-    """full_batch: whole graphs; random_partition, cluster, neighbor: parts of one large graph."""
+    """Number of graphs in a batch, or of training nodes in a batch of neighbourhoods (neighbor, walks)."""
+    sampler: Sampler = "full_batch"
+    """full_batch: whole graphs; random_partition, cluster, neighbor, walks: parts of one large graph."""
     num_parts: Annotated[Size, Field(le=10**6), ReadIf("train.sampler", "random_partition", "cluster")] = 10
     """Number of parts of the graph."""
     neighbor_sizes: Annotated[list[Size], ReadIf("train.sampler", "neighbor")] = Field(default=[20, 15, 10, 5])
     """Number of neighbours drawn per node, for each hop."""
+    max_nodes: Annotated[Size, ReadIf("train.sampler", "walks")] = 32
+    """Largest number of nodes in the neighbourhood of a training node."""
     shuffle: Annotated[bool, ReadIf("several_batches")] = True
     """Whether the training graphs, or parts of one graph, are shuffled in each epoch."""
     eval_period: Size = 1
@@ -68,7 +72,7 @@ class ValConfig(Section):
     no_effect_because: ClassVar = {NO_LOADERS: "node_per_graph radius iter_per_epoch walk_length"}
     only = "sample_node: false"
 
-    sampler: Literal["full_batch", "random_partition", "cluster", "neighbor"] = "full_batch"
+    sampler: Sampler = "full_batch"
     """full_batch: whole graphs; the value of `train.sampler`: parts of one large graph, drawn as in training and the
     same in all evaluations."""
 

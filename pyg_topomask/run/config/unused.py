@@ -167,7 +167,7 @@ class Conditions:
 
     def batches(self, key: str) -> bool | str:
         """There are several graphs, or neighbourhoods are sampled."""
-        several = not is_one_graph(self.config.dataset) or self.config.train.sampler == "neighbor"
+        several = not is_one_graph(self.config.dataset) or self.config.train.sampler in ("neighbor", "walks")
         return several or "the data set is one graph"
 
     def several_batches(self, key: str) -> bool | str:

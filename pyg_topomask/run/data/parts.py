@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch_geometric.typing as installed
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
-from torch_geometric.loader import ClusterData
-from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
 from torch_geometric.transforms import BaseTransform, Compose
 from torch_geometric.utils import to_undirected
 
-from pyg_topomask.loader import GraphParts, PartSampler, set_epoch, single
+from pyg_topomask.data import GraphSource, partition
+from pyg_topomask.loader import GraphParts, PartSampler, WalkNeighborhoods, set_epoch, single, split
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import is_one_graph
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def graph_parts(config: Config, graph: Data, seed: int, transforms: Sequence[BaseTransform]) -> GraphParts:
@@ -33,6 +33,8 @@ def graph_parts(config: Config, graph: Data, seed: int, transforms: Sequence[Bas
     train, transform = config.train, Compose(list(transforms)) if transforms else None
     if train.sampler == "neighbor":
         return Neighborhoods(graph, share_of(train.batch_size), train.neighbor_sizes, seed, transform)
+    if train.sampler == "walks":
+        return RootedNeighborhoods(graph, share_of(train.batch_size), train.max_nodes, seed, transform)
     if train.num_parts > int(graph.num_nodes or 0):
         raise RunError(f"train.num_parts: the graph has {graph.num_nodes} nodes (got {train.num_parts})")
     if train.sampler == "random_partition":
@@ -61,7 +63,11 @@ def evaluation_loader(parts: GraphParts, graph: Data, common: dict[str, Any]) ->
     fixed = parts.of(graph, transform)
     order = [(0, part) for part in range(len(fixed)) if bool(graph.counted[fixed.dealt(0, part)].any())]
     if len(order) < world_size():
-        change = "lower train.batch_size" if isinstance(parts, Neighborhoods) else "raise train.num_parts"
+        change = (
+            "lower train.batch_size"
+            if isinstance(parts, (Neighborhoods, RootedNeighborhoods))
+            else "raise train.num_parts"
+        )
         raise RunError(f"val.sampler: {world_size()} processes cannot share {len(order)} parts; {change}")
     return DataLoader(fixed, sampler=order[rank() :: world_size()], batch_size=1, collate_fn=single, **common)
 
@@ -82,9 +88,9 @@ def share_of(batch_size: int) -> int:
 class Neighborhoods(GraphParts):
     """Sampled neighbourhoods of ``batch_size`` counted nodes, which are reshuffled in each epoch.
 
-    PyG's sampler draws the nodes. A part has all edges between them. PyG's own loader keeps only the sampled edges,
-    which point towards the counted nodes, so that no walk could leave these. The draw is a function of (seed, epoch,
-    part), for any number of the loader's workers.
+    For each hop, every new node draws from the nodes whose edges point to it. A part has all edges between its nodes.
+    PyG's own loader keeps only the sampled edges, which point towards the counted nodes, so that no walk could leave
+    these. The draw is a function of (seed, epoch, part), for any number of the loader's workers.
 
     Reference: Hamilton et al., *Inductive Representation Learning on Large Graphs*, NeurIPS 2017, arXiv:1706.02216.
 
@@ -99,27 +105,32 @@ class Neighborhoods(GraphParts):
     def __init__(
         self, graph: Data, batch_size: int, sizes: Sequence[int], seed: int, transform: BaseTransform | None = None
     ) -> None:
-        self.batch_size = batch_size
         super().__init__(graph, 0, seed, transform)
-        with warnings.catch_warnings():  # PyG recommends pyg_lib
-            warnings.filterwarnings("ignore", message=".*without a 'pyg-lib' installation")
-            self.sampler = NeighborSampler(graph, list(sizes))
+        self.counted, self.batch_size, self.sizes = graph.counted, batch_size, sizes
+        self.entering = GraphSource(Data(edge_index=graph.edge_index.flip(0), num_nodes=graph.num_nodes))
 
     def __len__(self) -> int:
-        return -(-int(self.graph.counted.sum()) // self.batch_size)
+        return -(-int(self.counted.sum()) // self.batch_size)
 
     def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
         """Distribute the counted nodes over the parts."""
-        counted = self.graph.counted.nonzero().view(-1)
+        counted = self.counted.nonzero().view(-1)
         return counted[torch.randperm(counted.numel(), generator=generator)].split(self.batch_size)
 
     def nodes(self, epoch: int, part: int) -> Tensor:
         """Nodes of a part, the counted nodes first."""
-        start = NodeSamplerInput(input_id=None, node=self.dealt(epoch, part))
-        with torch.random.fork_rng(devices=[]):
-            # The compiled samplers draw from torch's CPU generator; torch.manual_seed would also seed those of CUDA.
-            torch.default_generator.manual_seed(((self.seed * 1_000_003 + epoch) * 1_000_003 + part) % 2**63)
-            return self.sampler.sample_from_nodes(start).node
+        found = new = self.dealt(epoch, part)
+        for hop, size in enumerate(self.sizes):
+            key = ((self.seed * 1_000_003 + epoch) * 1_000_003 + part) * 1_000_003 + hop
+            near = self.entering.draw_neighbors(new, size, key)
+            new = near[~torch.isin(near, found)]
+            found = torch.cat([found, new])
+        return found
+
+    def of(self, graph: Data, transform: BaseTransform | None) -> Self:
+        parts = super().of(graph, transform)
+        parts.counted = graph.counted
+        return parts
 
     def cut(self, epoch: int, part: int) -> Data:
         """A part, before the transform."""
@@ -128,23 +139,35 @@ class Neighborhoods(GraphParts):
         return data
 
 
+class RootedNeighborhoods(WalkNeighborhoods):
+    """Neighbourhoods of walks of the counted nodes, whose ``counted`` marks only their roots."""
+
+    def __init__(
+        self, graph: Data, batch_size: int, max_nodes: int, seed: int, transform: BaseTransform | None = None
+    ) -> None:
+        super().__init__(graph, graph.counted, batch_size, max_nodes=max_nodes, seed=seed, transform=transform)
+
+    def of(self, graph: Data, transform: BaseTransform | None) -> Self:
+        parts = super().of(graph, transform)
+        parts.targets = graph.counted.nonzero().view(-1)
+        return parts
+
+    def cut(self, epoch: int, part: int) -> Data:
+        data = super().cut(epoch, part)
+        data.counted = torch.zeros(int(data.num_nodes), dtype=torch.bool).index_fill(0, data.root, True)
+        return data
+
+
 def clusters(graph: Data, num_parts: int) -> list[Tensor]:
-    """Nodes of each part of METIS's partition, ascending, without empty parts."""
+    """Nodes of each part of a partition with few edges between parts, without empty parts."""
     num_nodes = int(graph.num_nodes)
-    both_ways = to_undirected(graph.edge_index, num_nodes=num_nodes)  # METIS needs an undirected graph
-    partition = ClusterData(Data(edge_index=both_ways, num_nodes=num_nodes), num_parts, log=False).partition
-    parts = partition.node_perm.split(partition.partptr.diff().tolist())
-    return [part.sort().values for part in parts if part.numel() > 0]
+    both_ways = to_undirected(graph.edge_index, num_nodes=num_nodes)
+    return split(partition(GraphSource(Data(edge_index=both_ways, num_nodes=num_nodes)), num_parts))
 
 
 def sampler_problems(config: Config) -> Iterator[tuple[str, str]]:
-    """Pairs (key, what is wrong) of a sampler that cannot be used on this machine or with the data set."""
-    sampler, data, needs = config.train.sampler, config.dataset, None
-    if sampler == "cluster" and not installed.WITH_METIS:
-        needs = "pyg_lib with METIS"
-    elif sampler == "neighbor" and not (installed.WITH_PYG_LIB or installed.WITH_TORCH_SPARSE):
-        needs = "pyg_lib or torch_sparse"
-    if needs is not None:
-        yield "train.sampler", f"{sampler} needs {needs}, not installed here; random_partition needs neither"
-    if sampler != "full_batch" and not is_one_graph(data):
-        yield "train.sampler", f"{sampler} takes parts of one large graph, which {data.format} {data.name} is not"
+    """Pairs (key, what is wrong) of a sampler that cannot be used with the data set."""
+    data = config.dataset
+    if config.train.sampler != "full_batch" and not is_one_graph(data):
+        message = f"{config.train.sampler} takes parts of one large graph, which {data.format} {data.name} is not"
+        yield "train.sampler", message

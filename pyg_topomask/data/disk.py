@@ -1,0 +1,307 @@
+"""A graph in a folder: compressed rows of edges, and arrays of nodes and edges, mapped into memory.
+
+The folder holds one raw file for each array and ``graph.json``, which describes them. Nothing in it is executed. All
+processes of a machine that open the folder share its pages, so that none holds the graph itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, TensorAttr
+from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
+
+from pyg_topomask.cache import building
+
+HEADER = "graph.json"
+_FORMAT = 1
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.int64, torch.int32, torch.int16, torch.int8,
+           torch.uint8, torch.bool, torch.float64, torch.float32, torch.float16, torch.bfloat16)}  # fmt: skip
+ROWS_TOGETHER = 2**20
+"""Rows whose edges `save_edges` sorts in memory at a time: at 64 edges a row, 2 GB."""
+
+
+class DiskGraph(FeatureStore, GraphStore):
+    """A graph in a folder that `save_graph` or `save_edges` made, as a PyG feature store and graph store.
+
+    Opening reads the header only; arrays are mapped. A copy for another process is the folder's name.
+
+    Args:
+        folder: The folder.
+
+    Attributes:
+        arrays: The arrays by name: ``indptr [N + 1]`` and ``index [E]`` (the neighbours ``j`` of node ``i`` over its
+            edges ``i → j`` are ``index[indptr[i] : indptr[i + 1]]``, ascending), and further ones of nodes or edges.
+
+    Raises:
+        FileNotFoundError: If the folder has no header or lacks a file.
+        ValueError: If the header is damaged, or a file has another size than it says.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__()
+        self.__dict__["folder"] = Path(folder).expanduser().resolve()
+        header = _read_header(self.folder / HEADER)
+        self.__dict__["of_edges"] = [name for name, array in header.items() if array["level"] == "edge"]
+        self.__dict__["of_nodes"] = [name for name, array in header.items() if array["level"] == "node"]
+        self.__dict__["arrays"] = {name: _mapped(self.folder / f"{name}.bin", array) for name, array in header.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DiskGraph, (self.folder,)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes ``N``."""
+        return self.arrays["indptr"].numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges ``E``; an undirected edge counts twice."""
+        return self.arrays["index"].numel()
+
+    def __repr__(self) -> str:
+        return f"DiskGraph({str(self.folder)!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges})"
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        return [TensorAttr(group_name=None, attr_name=name) for name in self.of_nodes]
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        return [EdgeAttr(edge_type=None, layout=EdgeLayout.CSR, size=(self.num_nodes, self.num_nodes))]
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
+        found = self.arrays.get(attr.attr_name)
+        return found if found is None or attr.index is None else found[attr.index]
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        found = self.arrays.get(attr.attr_name)
+        return None if found is None else tuple(found.shape)
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
+        return (self.arrays["indptr"], self.arrays["index"]) if edge_attr.layout == EdgeLayout.CSR else None
+
+    def _refuse(self, *args: Any) -> bool:
+        raise TypeError("a DiskGraph is read-only; make another one with save_graph() or save_edges()")
+
+    _put_tensor = _remove_tensor = _put_edge_index = _remove_edge_index = _refuse
+
+
+def save_graph(folder: str | Path, data: Data) -> DiskGraph:
+    """Write a graph to a new folder: its edges in rows, and every tensor with a row for each node or edge.
+
+    Args:
+        folder: The folder, which must not exist; it is complete or absent, even if the process is killed.
+        data: The graph. Other attributes are left out.
+
+    Raises:
+        FileExistsError: If the folder exists.
+        TypeError: If an array has a dtype that a folder cannot hold.
+    """
+    num_nodes = int(data.num_nodes or 0)
+    row, col = data.edge_index
+    order = (row * num_nodes + col).argsort(stable=True)
+    arrays = {"indptr": (_pointers(row, num_nodes), "graph"), "index": (_narrow(col[order], num_nodes), "graph")}
+    for name, value in data.to_dict().items():
+        if isinstance(value, Tensor) and name != "edge_index":
+            if data.is_node_attr(name):
+                arrays[name] = value, "node"
+            elif data.is_edge_attr(name):
+                arrays[name] = value[order], "edge"
+    with _new_folder(folder) as temporary:
+        header = {name: _write(temporary, name, value, level) for name, (value, level) in arrays.items()}
+        _write_header(temporary, header)
+    return DiskGraph(folder)
+
+
+def save_edges(
+    folder: str | Path,
+    blocks: Iterable[Tensor],
+    num_nodes: int,
+    arrays: Mapping[str, Tensor | Iterable[Tensor]] | None = None,
+    undirected: bool = False,
+) -> DiskGraph:
+    """Write a graph from a stream of edges that need not fit into memory: at most 2 GB are used.
+
+    Edges are distributed over files of consecutive rows, and each file is sorted. Equal edges are kept once.
+
+    Args:
+        folder: The folder, which must not exist.
+        blocks: Edges ``[2, n]`` at a time, int64, in any order; `read_edges` reads them from files.
+        num_nodes: Number of nodes ``N``.
+        arrays: Arrays ``[N, …]`` of the nodes, by name, each whole or in consecutive pieces.
+        undirected: Whether each edge is written in both directions.
+
+    Raises:
+        FileExistsError: If the folder exists.
+        ValueError: If an edge names a node that does not exist, or an array has another number of rows.
+    """
+    with _new_folder(folder) as temporary:
+        buckets = _Buckets(temporary, num_nodes)
+        for block in blocks:
+            buckets.add(torch.cat([block, block.flip(0)], 1) if undirected else block)
+        with (temporary / "indptr.bin").open("wb") as pointers, (temporary / "index.bin").open("wb") as index:
+            pointers.write(np.zeros(1, np.int64).tobytes())
+            num_edges = 0
+            for first, stop, key in buckets.sorted():
+                row, col = key // num_nodes - first, key % num_nodes
+                pointers.write((num_edges + _pointers(row, stop - first)[1:]).numpy().tobytes())
+                index.write(_narrow(col, num_nodes).numpy().tobytes())
+                num_edges += key.numel()
+        index_dtype = "int32" if num_nodes < 2**31 else "int64"
+        header = {
+            "indptr": {"dtype": "int64", "shape": [num_nodes + 1], "level": "graph"},
+            "index": {"dtype": index_dtype, "shape": [num_edges], "level": "graph"},
+        }
+        for name, value in (arrays or {}).items():
+            header[name] = _write(temporary, name, value, "node")
+            if header[name]["shape"][0] != num_nodes:
+                raise ValueError(f"'{name}' must have {num_nodes} rows (got {header[name]['shape'][0]})")
+        _write_header(temporary, header)
+    return DiskGraph(folder)
+
+
+def with_arrays(folder: str | Path, graph: DiskGraph, arrays: Mapping[str, Tensor]) -> DiskGraph:
+    """A new folder of the same graph with further arrays of the nodes; it shares the other files, if it can."""
+    header = _read_header(graph.folder / HEADER)
+    with _new_folder(folder) as temporary:
+        for name in header:
+            _link(graph.folder / f"{name}.bin", temporary / f"{name}.bin")
+        header |= {name: _write(temporary, name, value, "node") for name, value in arrays.items() if name not in header}
+        _write_header(temporary, header)
+    return DiskGraph(folder)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or one without links
+        shutil.copyfile(source, target)
+
+
+def read_edges(path: str | Path, edges_together: int = 2**22) -> Iterator[Tensor]:
+    """Blocks of edges ``[2, n]`` of a file: an array ``[2, E]`` or ``[E, 2]`` in ``.npy``, or text with two columns.
+
+    Text has one edge in a line, with columns apart by commas or blanks; lines that begin with ``#`` are skipped.
+    """
+    path = Path(path).expanduser()
+    if path.suffix == ".npy":
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = array if array.shape[0] == 2 and array.shape[1] != 2 else array.T
+        for begin in range(0, array.shape[1], edges_together):
+            yield torch.from_numpy(np.array(array[:, begin : begin + edges_together], np.int64))
+        return
+    with path.open() as file:
+        while lines := list(itertools.islice(file, edges_together)):
+            given = [line.replace(",", " ") for line in lines if not line.startswith("#") and line.strip()]
+            if given:
+                yield torch.from_numpy(np.loadtxt(given, np.int64, usecols=(0, 1), ndmin=2).T.copy())
+
+
+class _Buckets:
+    """Files of edges as keys ``row · N + column``, each with the edges of consecutive rows."""
+
+    def __init__(self, folder: Path, num_nodes: int) -> None:
+        self.folder, self.num_nodes, self.rows = folder, num_nodes, ROWS_TOGETHER
+
+    def add(self, edges: Tensor) -> None:
+        """Append edges ``[2, n]`` to the files of their rows."""
+        if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= self.num_nodes):
+            low, high = (int(bound) for bound in edges.aminmax())
+            raise ValueError(f"an edge names node {low if low < 0 else high}; nodes are 0 to {self.num_nodes - 1}")
+        key = (edges[0] * self.num_nodes + edges[1]).sort().values
+        stops = torch.searchsorted(key, torch.arange(1, self._count() + 1) * (self.rows * self.num_nodes))
+        for number, part in enumerate(key.tensor_split(stops[:-1])):
+            if part.numel():
+                with (self.folder / f"edges-{number}.tmp").open("ab") as file:
+                    file.write(part.numpy().tobytes())
+
+    def _count(self) -> int:
+        return max(1, -(-self.num_nodes // self.rows))
+
+    def sorted(self) -> Iterator[tuple[int, int, Tensor]]:
+        """First row, row after the last, and sorted distinct keys of each file, which is then deleted."""
+        for number in range(self._count()):
+            first, stop = number * self.rows, min((number + 1) * self.rows, self.num_nodes)
+            path = self.folder / f"edges-{number}.tmp"
+            key = torch.from_numpy(np.fromfile(path, np.int64)) if path.exists() else torch.zeros(0, dtype=torch.int64)
+            path.unlink(missing_ok=True)
+            yield first, stop, key.unique()
+
+
+def _pointers(row: Tensor, num_rows: int) -> Tensor:
+    """Where each row begins in a list of edges that is sorted by rows, ``[num_rows + 1]``."""
+    return torch.cat([torch.zeros(1, dtype=torch.int64), row.bincount(minlength=num_rows).cumsum(0)])
+
+
+def _narrow(index: Tensor, num_nodes: int) -> Tensor:
+    return index.to(torch.int32 if num_nodes < 2**31 else torch.int64)
+
+
+def _new_folder(folder: str | Path) -> Any:
+    folder = Path(folder).expanduser()
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists; delete it or choose another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return building(folder)
+
+
+def _write(folder: Path, name: str, value: Tensor | Iterable[Tensor], level: str) -> dict[str, Any]:
+    """Write an array, whole or in pieces, and return its description."""
+    pieces = [value] if isinstance(value, Tensor) else value
+    rows, kind = 0, None
+    with (folder / f"{name}.bin").open("wb") as file:
+        for piece in pieces:
+            piece = piece.detach().cpu().contiguous()
+            if kind not in (None, (piece.dtype, piece.shape[1:])) or piece.dtype not in _DTYPES.values():
+                raise TypeError(f"'{name}' has pieces of {kind} and {(piece.dtype, piece.shape[1:])}")
+            rows, kind = rows + piece.size(0), (piece.dtype, piece.shape[1:])
+            file.write(piece.reshape(-1).view(torch.uint8).numpy().tobytes() if piece.numel() else b"")
+    if kind is None:
+        raise ValueError(f"'{name}' has no pieces")
+    return {"dtype": str(kind[0]).removeprefix("torch."), "shape": [rows, *kind[1]], "level": level}
+
+
+def _checksum(arrays: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(arrays, sort_keys=True).encode()).hexdigest()
+
+
+def _write_header(folder: Path, arrays: Mapping[str, Any]) -> None:
+    content = {"format": _FORMAT, "arrays": arrays, "sha256": _checksum(arrays)}
+    (folder / HEADER).write_text(json.dumps(content, indent=1))
+
+
+def _read_header(path: Path) -> dict[str, dict[str, Any]]:
+    """The description of each array, by its name."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; save_graph() and save_edges() make such folders")
+    try:
+        content = json.loads(path.read_text())
+        arrays = content["arrays"]
+        intact = content["format"] == _FORMAT and content["sha256"] == _checksum(arrays)
+    except (ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise ValueError(f"{path} is damaged, or of another version; make the folder again")
+    return arrays
+
+
+def _mapped(path: Path, array: Mapping[str, Any]) -> Tensor:
+    """An array of a folder, mapped read-only in effect: what is written to it stays in this process."""
+    dtype, shape = _DTYPES[array["dtype"]], array["shape"]
+    size = math.prod(shape)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; make the folder again")
+    if path.stat().st_size != size * dtype.itemsize:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes instead of {size * dtype.itemsize}; make it again")
+    found = torch.from_file(str(path), shared=False, size=size, dtype=dtype) if size else torch.empty(0, dtype=dtype)
+    return found.view(shape)

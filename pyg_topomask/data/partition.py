@@ -1,0 +1,83 @@
+"""Parts of a graph with few edges between them: by METIS, or in a stream that needs only one number for each node."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.data.source import GraphSource
+
+METHODS = ("auto", "metis", "stream")
+_LARGEST_BLOCK = 4096  # nodes that are placed together, so that most work is done in torch; fewer on small graphs
+_LARGEST_FOR_METIS = 20_000_000  # edges; METIS holds several copies of them
+
+
+def partition(source: GraphSource, num_parts: int, method: str = "auto", passes: int = 20) -> Tensor:
+    """The part of each node, ``[N]``, int64.
+
+    Args:
+        source: The graph, with each edge in both directions.
+        num_parts: Number of parts.
+        method: ``"metis"`` needs the package pymetis and memory for several copies of the edges. ``"stream"`` reads the
+            rows in order, some at a time. ``"auto"`` is METIS where it is installed, up to 20 million edges.
+        passes: How often ``"stream"`` reads the graph; later passes improve the parts of earlier ones.
+
+    Raises:
+        ImportError: If ``method`` is ``"metis"``, and pymetis is not installed.
+        ValueError: If ``num_parts`` is not between 1 and the number of nodes, or the method does not exist.
+    """
+    num_parts = check_integer("num_parts", num_parts, 1)
+    if num_parts > source.num_nodes or method not in METHODS:
+        raise ValueError(
+            f"'num_parts' must be at most {source.num_nodes} (got {num_parts}), and 'method' one of {METHODS} "
+            f"(got {method!r})"
+        )
+    if method != "stream":
+        try:
+            import pymetis
+        except ImportError:
+            if method == "metis":
+                raise ImportError("method='metis' needs the package pymetis; install it, or use 'stream'") from None
+        else:
+            if method == "metis" or source.index.numel() <= _LARGEST_FOR_METIS:
+                rows = pymetis.CSRAdjacency(source.indptr.numpy(), source.index.numpy())
+                return torch.tensor(pymetis.part_graph(num_parts, rows)[1])
+    return _streamed(source, num_parts, passes)
+
+
+def _streamed(source: GraphSource, num_parts: int, passes: int) -> Tensor:
+    """Linear deterministic greedy partition: a node joins the part of most neighbours, less the more it is full.
+
+    Reference: Stanton and Kliot, *Streaming Graph Partitioning for Large Distributed Graphs*, KDD 2012; several passes
+    as in Nishimura and Ugander, KDD 2013. Nodes that are read together do not see each other's new parts.
+    """
+    capacity = 1.05 * source.num_nodes / num_parts
+    together = max(1, min(_LARGEST_BLOCK, source.num_nodes // (8 * num_parts)))
+    part = torch.full((source.num_nodes,), -1)
+    size = torch.zeros(num_parts)
+    for _ in range(passes):
+        for nodes in torch.arange(source.num_nodes).split(together):
+            old = part[nodes]
+            size -= torch.bincount(old[old >= 0], minlength=num_parts)
+            row, place = source.edges_from(nodes)
+            seen = part[source.index[place].long()]
+            counts = torch.zeros(nodes.numel() * num_parts)
+            counts += torch.bincount((row * num_parts + seen)[seen >= 0], minlength=counts.numel())
+            score = (counts.view(-1, num_parts) + 1e-3) * (1 - size / capacity).clamp(min=0)
+            part[nodes] = _within_capacity(score, size, capacity)
+            size += torch.bincount(part[nodes], minlength=num_parts)
+    return part
+
+
+def _within_capacity(score: Tensor, size: Tensor, capacity: float) -> Tensor:
+    """The best part of each row of scores; where too many want a part, the last ones go where most room is left."""
+    best = score.max(1).indices
+    order = best.argsort(stable=True)
+    first = torch.searchsorted(best[order], best[order])
+    rank = torch.empty_like(best).scatter_(0, order, torch.arange(best.numel()) - first)
+    late = rank >= (capacity - size)[best].clamp(min=0)
+    room = (capacity - size - torch.bincount(best[~late], minlength=size.numel())).clamp(min=0).ceil().long()
+    emptiest = room.argsort(descending=True, stable=True)
+    best[late] = emptiest.repeat_interleave(room[emptiest])[: int(late.sum())]
+    return best

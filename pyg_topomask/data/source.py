@@ -1,0 +1,123 @@
+"""Any large graph as rows of neighbours, from which parts are read at the cost of the part."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore
+
+from pyg_topomask.data.disk import DiskGraph
+from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
+
+Graph: TypeAlias = Data | DiskGraph | tuple[FeatureStore, GraphStore]
+
+
+class GraphSource:
+    """Rows of neighbours of a graph, and its attributes.
+
+    The edges of a `Data` are sorted once. Those of a `DiskGraph`, and of stores that hold compressed rows, are read
+    where they are.
+
+    Args:
+        graph: A `Data`, a `DiskGraph`, or a pair of PyG's stores with one type of nodes and of edges.
+
+    Attributes:
+        indptr, index: The neighbours of node ``i`` over its edges ``i → j`` are ``index[indptr[i] : indptr[i + 1]]``.
+
+    Raises:
+        TypeError: If ``graph`` is something else, or has several types of edges.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        pair = graph if isinstance(graph, tuple) else (graph, graph)
+        if len(pair) != 2 or not isinstance(pair[0], FeatureStore) or not isinstance(pair[1], GraphStore):
+            raise TypeError(f"a graph must be a Data, a DiskGraph, or (feature store, graph store) (got {type(graph)})")
+        self.graph, self.features = graph, pair[0]
+        if len(pair[1].get_all_edge_attrs()) != 1:
+            raise TypeError(f"the graph must have one type of edges (got {len(pair[1].get_all_edge_attrs())})")
+        rows: Any = pair[1].csr()
+        if isinstance(rows[0], dict):  # by the type of the edges
+            rows = (next(iter(part.values()), None) for part in rows)
+        self.indptr, self.index, self._order = rows
+        if isinstance(graph, Data):  # nodes without edges at the end have no pointer
+            missing = int(graph.num_nodes or 0) + 1 - self.indptr.numel()
+            self.indptr = torch.cat([self.indptr, self.indptr[-1:].expand(max(0, missing))])
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes ``N``."""
+        return self.indptr.numel() - 1
+
+    def edges_from(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """The edges that leave nodes ``[n]``: the position in ``nodes`` and the place in `index` of each, ``[e]``."""
+        begin = self.indptr[nodes]
+        count = self.indptr[nodes + 1] - begin
+        row = torch.repeat_interleave(count)
+        return row, torch.arange(row.numel()) + (begin - count.cumsum(0) + count)[row]
+
+    def draw_neighbors(self, nodes: Tensor, size: int, seed: int) -> Tensor:
+        """At most ``size`` neighbours of each node, drawn without replacement by the seed; all of them, ascending."""
+        row, place = self.edges_from(nodes)
+        order = mix(place * GOLDEN + wrap(seed)).argsort(stable=True)
+        order = order[row[order].argsort(stable=True)]
+        row, place = row[order], place[order]
+        rank = torch.arange(row.numel()) - torch.searchsorted(row, row)
+        return self.index[place[rank < size]].long().unique()
+
+    def edges_among(self, nodes: Tensor, group: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The edges between nodes ``[n]``, each once; between nodes of the same ``group [n]`` if it is given.
+
+        Returns:
+            ``(edge_index [2, e], place [e])``: positions in ``nodes`` of both ends, and the place in `index`.
+        """
+        row, place = self.edges_from(nodes)
+        key, found = nodes, self.index[place].long()
+        if group is not None:
+            key, found = key + group * self.num_nodes, found + group[row] * self.num_nodes
+        key, position = key.sort()
+        at = torch.searchsorted(key, found).clamp_(max=max(0, key.numel() - 1))
+        keep = key[at] == found
+        return torch.stack([row[keep], position[at[keep]]]), place[keep]
+
+    def node_attributes(self, nodes: Tensor) -> dict[str, Tensor]:
+        """The rows of all node attributes for nodes ``[n]``."""
+        found = {}
+        for attr in self.features.get_all_tensor_attrs():
+            attr = copy.copy(attr)
+            attr.index = nodes
+            attr.group_name = attr.group_name if attr.is_set("group_name") else None
+            found[attr.attr_name] = self.features.get_tensor(attr)
+        return found
+
+    def edge_attributes(self, place: Tensor) -> dict[str, Tensor]:
+        """The rows of all edge attributes for the edges at these places of `index`; stores have none."""
+        if isinstance(self.graph, DiskGraph):
+            return {name: self.graph.arrays[name][place] for name in self.graph.of_edges}
+        if not isinstance(self.graph, Data):
+            return {}
+        edge = place if self._order is None else self._order[place]
+        given = self.graph.to_dict().items()
+        return {key: x[edge] for key, x in given if key != "edge_index" and self.graph.is_edge_attr(key)}
+
+    def subgraph(self, nodes: Tensor) -> Data:
+        """The graph between nodes ``[n]``, in their order, with all attributes; the cost is that of their edges.
+
+        The edges of a `Data` keep their order. Attributes of whole graphs are copied.
+        """
+        edge_index, place = self.edges_among(nodes)
+        if self._order is not None:
+            order = self._order[place].argsort()
+            edge_index, place = edge_index[:, order], place[order]
+        made: dict[str, Any] = self.node_attributes(nodes) | self.edge_attributes(place)
+        if isinstance(self.graph, Data):
+            made = {key: made.get(key, value) for key, value in self.graph.to_dict().items()}
+        return Data(**(made | {"edge_index": edge_index, "num_nodes": nodes.numel()}))
+
+    def of(self, graph: Data) -> GraphSource:
+        """The same edges, with the attributes of another `Data`."""
+        found = copy.copy(self)
+        found.graph = found.features = graph
+        return found

@@ -1,0 +1,182 @@
+"""Graphs on disk and behind stores: each gives the parts of the `Data` that it holds."""
+
+import json
+import pickle
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
+
+from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges, save_graph
+
+NODES = 60
+
+
+def graph_of(num_nodes=NODES, seed=0):
+    """A graph with equal edges, loops, and nodes without edges at the end."""
+    draw = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(0, num_nodes - 3, (2, 200), generator=draw)
+    return Data(
+        x=torch.randn(num_nodes, 3, generator=draw),
+        edge_index=edge_index,
+        edge_attr=torch.randn(200, 2, generator=draw),
+        train_mask=torch.rand(num_nodes, generator=draw) < 0.5,
+        name="a graph",
+        num_nodes=num_nodes,
+    )
+
+
+def stores_of(data):
+    features, graph = MyFeatureStore(), MyGraphStore()
+    for name in ("x", "train_mask"):
+        features.put_tensor(data[name], group_name=None, attr_name=name, index=None)
+    size = (data.num_nodes, data.num_nodes)
+    graph.put_edge_index(tuple(data.edge_index), edge_type=None, layout="coo", size=size)
+    return features, graph
+
+
+KINDS = {
+    "data": lambda data, folder: data,
+    "disk": lambda data, folder: save_graph(folder / "graph", data),
+    "stores": lambda data, folder: stores_of(data),
+}
+
+
+def sorted_edges(data, *names):
+    order = (data.edge_index[0] * data.num_nodes + data.edge_index[1]).argsort(stable=True)
+    return [data.edge_index[:, order], *(data[name][order] for name in names)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("nodes", [[], [4], [59], list(range(0, NODES, 3)), list(range(NODES))])
+def test_a_part_equals_pygs_subgraph(kind, nodes, tmp_path):
+    data, nodes = graph_of(), torch.tensor(nodes, dtype=torch.int64)
+    part, want = GraphSource(KINDS[kind](data, tmp_path)).subgraph(nodes), data.subgraph(nodes)
+    names = ["edge_attr"] if kind != "stores" else []
+    for found, expected in zip(sorted_edges(part, *names), sorted_edges(want, *names)):
+        assert torch.equal(found, expected)
+    assert torch.equal(part.x, want.x)
+    assert torch.equal(part.train_mask, want.train_mask)
+    assert part.num_nodes == len(nodes)
+    if kind == "data":  # with the order of the edges, and attributes of the graph
+        assert torch.equal(part.edge_index, want.edge_index)
+        assert torch.equal(part.edge_attr, want.edge_attr)
+        assert part.name == "a graph"
+
+
+def test_edges_among_groups_stay_within_their_group():
+    data, draw = graph_of(), torch.Generator().manual_seed(1)
+    nodes = torch.cat([torch.randperm(NODES, generator=draw)[:20] for _ in range(3)])
+    group = torch.arange(3).repeat_interleave(20)
+    edge_index, _ = GraphSource(data).edges_among(nodes, group)
+    for number in range(3):
+        own = edge_index[:, group[edge_index[0]] == number] - 20 * number
+        want = data.subgraph(nodes[group == number]).edge_index
+        assert sorted(own.T.tolist()) == sorted(want.T.tolist())
+
+
+@pytest.mark.parametrize("suffix", ["npy", "csv", "txt"])
+@pytest.mark.parametrize("undirected", [False, True])
+def test_streamed_edges_equal_those_of_the_whole(suffix, undirected, tmp_path):
+    import numpy as np
+
+    data, path = graph_of(), tmp_path / f"edges.{suffix}"
+    if suffix == "npy":
+        np.save(path, data.edge_index.numpy())
+    else:
+        lines = (("," if suffix == "csv" else " ").join(map(str, pair)) for pair in data.edge_index.T.tolist())
+        path.write_text("\n".join(["# source target", *lines]) + "\n")
+    graph = save_edges(tmp_path / "g", read_edges(path, 7), NODES, {"x": data.x.split(11)}, undirected)
+    edges = torch.cat([data.edge_index, data.edge_index.flip(0)], 1) if undirected else data.edge_index
+    found = GraphSource(graph).subgraph(torch.arange(NODES))
+    assert torch.equal(found.edge_index, edges.unique(dim=1))
+    assert torch.equal(found.x, data.x)
+
+
+def test_edges_of_many_buckets_are_sorted(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyg_topomask.data.disk.ROWS_TOGETHER", 8)
+    data = graph_of()
+    graph = save_edges(tmp_path / "g", data.edge_index.split(50, 1), NODES)
+    assert torch.equal(GraphSource(graph).subgraph(torch.arange(NODES)).edge_index, data.edge_index.unique(dim=1))
+    assert {path.suffix for path in graph.folder.iterdir()} == {".bin", ".json"}
+
+
+def test_a_copy_is_the_name_of_the_folder_and_nothing_can_be_written(tmp_path):
+    graph = save_graph(tmp_path / "g", graph_of())
+    assert len(pickle.dumps(graph)) < 500
+    assert torch.equal(pickle.loads(pickle.dumps(graph)).arrays["x"], graph.arrays["x"])
+    graph.arrays["x"].zero_()
+    assert DiskGraph(graph.folder).arrays["x"].abs().sum() > 0
+    with pytest.raises(TypeError, match="read-only"):
+        graph.put_tensor(torch.zeros(NODES), group_name=None, attr_name="y", index=None)
+    with pytest.raises(FileExistsError, match="exists"):
+        save_graph(graph.folder, graph_of())
+
+
+def damage_header(folder):
+    content = json.loads((folder / "graph.json").read_text())
+    content["arrays"]["x"]["shape"][0] = 1
+    (folder / "graph.json").write_text(json.dumps(content))
+
+
+DAMAGES = {
+    "header": (damage_header, ValueError, "damaged"),
+    "no header": (lambda folder: (folder / "graph.json").unlink(), FileNotFoundError, "save_graph"),
+    "text": (lambda folder: (folder / "graph.json").write_text("[]"), ValueError, "damaged"),
+    "short": (lambda folder: (folder / "x.bin").write_bytes(b"1234"), ValueError, "4 bytes instead of 720"),
+    "missing": (lambda folder: (folder / "index.bin").unlink(), FileNotFoundError, "index.bin is missing"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_folders_are_refused(kind, tmp_path):
+    change, error, message = DAMAGES[kind]
+    folder = save_graph(tmp_path / "g", graph_of()).folder
+    change(folder)
+    with pytest.raises(error, match=message):
+        DiskGraph(folder)
+
+
+def test_nothing_is_left_of_a_graph_that_cannot_be_written(tmp_path):
+    with pytest.raises(ValueError, match="names node 60; nodes are 0 to 59"):
+        save_edges(tmp_path / "g", [torch.tensor([[0], [60]])], 60)
+    with pytest.raises(ValueError, match="'x' must have 60 rows"):
+        save_edges(tmp_path / "g", [torch.tensor([[0], [1]])], 60, {"x": torch.zeros(59)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(2, 3), (graph_of(), 3)])
+def test_what_is_no_graph_is_refused(wrong):
+    with pytest.raises(TypeError, match="must be a Data, a DiskGraph"):
+        GraphSource(wrong)
+
+
+def blocks_of_nodes(num_blocks=8, size=64):
+    """Dense blocks on a ring, with nodes in random order."""
+    draw = torch.Generator().manual_seed(0)
+    inside = torch.randint(0, size, (2, 8 * num_blocks * size), generator=draw)
+    block = torch.randint(0, num_blocks, (inside.size(1),), generator=draw)
+    ring = torch.arange(num_blocks) * size
+    edges = torch.cat([inside + block * size, torch.stack([ring, ring.roll(1)])], 1)
+    names = torch.randperm(num_blocks * size, generator=draw)
+    edges = names[torch.cat([edges, edges.flip(0)], 1)]
+    return Data(edge_index=edges[:, edges[0] != edges[1]], num_nodes=num_blocks * size)
+
+
+@pytest.mark.parametrize("method", ["metis", "stream"])
+def test_parts_are_of_equal_size_and_cut_few_edges(method):
+    if method == "metis":
+        pytest.importorskip("pymetis", reason="pymetis is not installed")
+    data = blocks_of_nodes()
+    part = partition(GraphSource(data), 8, method)
+    assert part.bincount(minlength=8).max() <= 1.06 * data.num_nodes / 8 + 1
+    cut = (part[data.edge_index[0]] != part[data.edge_index[1]]).float().mean()
+    assert cut < (0.02 if method == "metis" else 0.4)  # 0.875 of a random partition
+    assert torch.equal(part, partition(GraphSource(data), 8, method))
+
+
+@pytest.mark.parametrize(("parts", "method"), [(0, "auto"), (513, "auto"), (2, "spectral")])
+def test_partitions_that_cannot_be_are_refused(parts, method):
+    with pytest.raises(ValueError, match="num_parts"):
+        partition(GraphSource(blocks_of_nodes()), parts, method)
