@@ -59,7 +59,7 @@ struct Visitors {
 
 // What a thread keeps of the row it works on.
 struct Row {
-    std::vector<int64_t> seen, place;  // of each node: the last row that met it, and its place in that row
+    std::vector<int64_t> seen, place;  // of each node: the last row that met it, and the first of its coefficients
     std::vector<int64_t> cols;
     std::vector<double> coeffs;
 };
@@ -72,6 +72,9 @@ class Pairs {
         for (int64_t e = 0; e < c.left.count; ++e) ++first[c.left.start[e] + 1];
         for (int64_t i = 0; i < c.nodes; ++i) first[i + 1] += first[i];
         rows.resize(c.threads);
+        for (int64_t a = 0; a < c.lengths; ++a)
+            for (int64_t b = 0; b < c.lengths; ++b)
+                monomial.push_back(std::max(a, b) * (std::max(a, b) + 1) / 2 + std::min(a, b));
     }
 
     void count() {
@@ -91,6 +94,7 @@ class Pairs {
     const Visitors<T> keys;
     std::vector<int64_t> first;  // walks of each query
     std::vector<Row> rows;       // of each thread
+    std::vector<int64_t> monomial;  // number of f_a f_b, for all lengths a and b
 
     template <class F>
     void in_blocks(const F& run) {
@@ -114,24 +118,39 @@ class Pairs {
         return row.cols.size();
     }
 
+    // Sorts the nodes that row i has seen. They are close to each other if graphs are small: then their range is read.
+    static void sort(std::vector<int64_t>& cols, const std::vector<int64_t>& seen, int64_t i) {
+        if (cols.empty()) return;
+        const auto [least, most] = std::minmax_element(cols.begin(), cols.end());
+        const int64_t first = *least, last = *most;
+        if (last - first > 8 * int64_t(cols.size())) return std::sort(cols.begin(), cols.end());
+        auto to = cols.begin();
+        for (int64_t j = first; j <= last; ++j)
+            if (seen[j] == i) *to++ = j;
+    }
+
     void fill(int64_t i, Row& row) const {
-        const int64_t count = meet(i, row), from = c.rowptr[i];
-        std::sort(row.cols.begin(), row.cols.end());
-        for (int64_t p = 0; p < count; ++p) row.place[row.cols[p]] = p;
+        row.cols.clear(), row.coeffs.clear();
+        for (int64_t e = first[i]; e < first[i + 1]; ++e) {
+            const double load = c.left.load[e];
+            const int64_t node = c.left.visited[e], *place = monomial.data() + c.left.length[e] * c.lengths;
+            for (int64_t r = keys.first[node]; r < keys.first[node + 1]; ++r) {
+                const Visitor<T>& visit = keys.visits[r];
+                if (row.seen[visit.start] != i) {
+                    row.seen[visit.start] = i, row.place[visit.start] = row.coeffs.size();
+                    row.cols.push_back(visit.start);
+                    row.coeffs.resize(row.coeffs.size() + size);
+                }
+                row.coeffs[row.place[visit.start] + place[visit.length]] += load * double(visit.load);
+            }
+        }
+        sort(row.cols, row.seen, i);
+        const int64_t count = row.cols.size(), from = c.rowptr[i];
         std::fill(c.row + from, c.row + from + count, i);
         std::copy(row.cols.begin(), row.cols.end(), c.col + from);
-        row.coeffs.assign(count * size, 0.0);
-        const T* load = c.left.load;
-        for (int64_t e = first[i]; e < first[i + 1]; ++e)
-            for (int64_t r = keys.first[c.left.visited[e]]; r < keys.first[c.left.visited[e] + 1]; ++r) {
-                const Visitor<T>& visit = keys.visits[r];
-                const int64_t high = std::max(c.left.length[e], visit.length);
-                const int64_t low = std::min(c.left.length[e], visit.length);
-                row.coeffs[row.place[visit.start] * size + high * (high + 1) / 2 + low] += double(load[e]) * double(visit.load);
-            }
         T* out = c.coeffs + from;
         for (int64_t q = 0; q < size; ++q, out += c.rowptr[c.nodes])
-            for (int64_t p = 0; p < count; ++p) out[p] = row.coeffs[p * size + q];
+            for (int64_t p = 0; p < count; ++p) out[p] = row.coeffs[row.place[row.cols[p]] + q];
     }
 };
 
