@@ -25,6 +25,7 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.model.sampling import check_memory, refusing_graphs
 from pyg_topomask.run.task import PARTS, Task, check_targets
+from pyg_topomask.run.training.trainer import uses_cuda
 from pyg_topomask.transforms import AddRandomWalks, precompute
 from pyg_topomask.transforms.base import apply_all
 
@@ -300,6 +301,7 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
     """
     val, test = evaluation_loaders(config, splits, PARTS[1:])
     common: dict[str, Any] = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(seed)}
+    common["pin_memory"] = uses_cuda(config)  # then the GPU works while the next batch is copied to it
     served = Served(splits.train, splits.serve_transforms)
     if not splits.is_one_graph:
         order = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)

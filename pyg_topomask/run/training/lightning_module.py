@@ -102,6 +102,10 @@ class GraphModule(pl.LightningModule):
                 metric.update(prediction.detach(), target, data)
         return loss
 
+    def transfer_batch_to_device(self, batch: Data, device: torch.device, dataloader_idx: int) -> Data:
+        """The batch on the device, without waiting for the copy."""
+        return batch.to(device, non_blocking=True)
+
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
         """Loss of one batch times ``batch_accumulation``: Lightning divides by it, but GraphGPS sums gradients."""
         loss = self._step(batch, "train")
