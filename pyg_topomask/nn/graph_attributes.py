@@ -164,7 +164,7 @@ def check_table_size(reader: Module, graph: Data, size: int | Tensor, what: str 
 
 
 def warn_of_short_walks(graph: Data, name: str, max_length: int) -> None:
-    """Warn if a mask covers longer walks than are stored on the graph.
+    """Warn if a mask covers longer walks than are stored on the graph. On CUDA, nothing is read for a warning.
 
     Args:
         graph: The graph or batch.
@@ -173,7 +173,7 @@ def warn_of_short_walks(graph: Data, name: str, max_length: int) -> None:
     """
     stored = graph.get(f"{name}_max_length")
     if isinstance(stored, Tensor):
-        stored = _largest(stored)
+        stored = _largest(stored) if readable(stored) else None
     if stored is not None and stored < max_length:
         warn_once(
             f"walks of {stored} hops, mask of {max_length}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import holds
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks, Rows, Support
@@ -83,7 +84,8 @@ def _table(
     if pattern.nnz != length.numel():
         raise ValueError(f"'index' lists {length.numel() - pattern.nnz} pairs more than once")
     hops = torch.empty_like(length, dtype=torch.int64).index_copy_(0, entry, length.long())
-    if hops.numel() and not 0 <= int(hops.min()) <= int(hops.max()) < num_values:
+    fits = ((hops >= 0) & (hops < num_values)).all()
+    if not holds(fits, f"'length' of pairs must be 0 to {num_values - 1}"):
         raise ValueError(f"'length' must be 0 to {num_values - 1} (got {int(hops.min())} to {int(hops.max())})")
     indicator = torch.zeros(num_values, pattern.nnz, dtype=dtype, device=index.device)
     return pattern, indicator.scatter_(0, hops[None], 1.0)

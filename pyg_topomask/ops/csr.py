@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from pyg_topomask.checks import check_floating
+from pyg_topomask.checks import check_floating, holds
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.typing import Adj
 
@@ -87,7 +87,8 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
 
     Raises:
         TypeError: If indices are not integers or weights are not floating point.
-        ValueError: If shapes are wrong, an index is out of range or a weight is not finite.
+        ValueError: If shapes are wrong, an index is out of range or a weight is not finite. What depends on values is
+            an assertion on CUDA and in compiled code, see `holds`.
     """
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ValueError(f"'{name}' must have shape [2, E] (got {list(edge_index.shape)})")
@@ -96,10 +97,10 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
     if num_nodes < 0:
         raise ValueError(f"'num_nodes' must not be negative (got {num_nodes})")
     if edge_index.numel() > 0:
-        low, high = (int(bound) for bound in edge_index.aminmax())
-        if low < 0 or high >= num_nodes:
+        low, high = edge_index.aminmax()
+        if not holds((low >= 0) & (high < num_nodes), f"'{name}' contains a node that does not exist"):
             raise ValueError(
-                f"'{name}' contains node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}. "
+                f"'{name}' contains node {int(low if low < 0 else high)}, but nodes are 0 to {num_nodes - 1}. "
                 "Does 'num_nodes' include isolated nodes?"
             )
     if edge_weight is None:
@@ -109,7 +110,7 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
         raise ValueError(
             f"'edge_weight' must have one number per edge, [{edge_index.size(1)}] (got {list(edge_weight.shape)})"
         )
-    if not bool(edge_weight.isfinite().all()):
+    if not holds(edge_weight.isfinite().all(), "'edge_weight' holds NaN or infinity"):
         raise ValueError("'edge_weight' holds NaN or infinity")
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from pyg_topomask.checks import readable
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.functions import Linear
 from pyg_topomask.ops.memo import once_per_batch
@@ -27,13 +25,9 @@ def incidence(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Pattern]:
     Both are patterns ``[N, E]``: their rows are nodes, their columns are edges.
 
     Raises:
-        TypeError, ValueError: As `check_edges`, on CPU; CUDA and compiled code report missing nodes by an assertion.
+        TypeError, ValueError: As `check_edges`.
     """
-    if readable(edge_index):
-        check_edges(edge_index, num_nodes, None)
-    else:
-        exists = (edge_index >= 0) & (edge_index < num_nodes)
-        torch._assert_async(exists.all(), "'edge_index' contains a node that does not exist")
+    check_edges(edge_index, num_nodes, None)
     (source, leaving), (target, entering) = (end.sort(stable=True) for end in edge_index)
     shape = num_nodes, edge_index.size(1)
     return Pattern(target, entering, *shape), Pattern(source, leaving, *shape)

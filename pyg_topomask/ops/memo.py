@@ -96,7 +96,9 @@ def on_values(function: Callable[..., Result]) -> Callable[..., Result]:
     def call(*args: Any, **settings: Any) -> Result:
         if torch.compiler.is_compiling():
             return function(*args, **settings)
-        values = [_plain(arg.detach()) if isinstance(arg, Tensor) else arg for arg in args]
+        # Integers stay the same tensors, for which `once_per_batch` knows results.
+        values = [arg.detach() if isinstance(arg, Tensor) and arg.is_floating_point() else arg for arg in args]
+        values = [_plain(arg) if isinstance(arg, Tensor) else arg for arg in values]
         with outside_transforms():
             return function(*values, **settings)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyg_topomask.checks import holds
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.sparse import permute_rows
+from pyg_topomask.ops.sparse import permute_rows, row_pointers
 
 # Nodes per block of `segment_linear_attention`. 32 or 64 are fastest on CPU; 32 wastes less on small graphs.
 _BLOCK = 32
@@ -92,13 +92,13 @@ def _is_sorted(batch: Tensor) -> bool:
 def segments(batch: Tensor) -> Segments:
     """Blocks of a batch vector that `check_batch` accepts, computed once per batch."""
     check_batch(batch, batch.numel())
-    size = torch.bincount(batch)
-    num_blocks = (size + _BLOCK - 1) // _BLOCK
-    ptr, first = _offsets(size), _offsets(num_blocks) * _BLOCK
-    slot = torch.arange(batch.numel(), device=batch.device) + (first[:-1] - ptr[:-1])[batch]
-    graphs = torch.arange(size.numel(), device=batch.device)
-    one_block_each = bool((num_blocks == 1).all())
-    return Segments(ptr.tolist(), slot, torch.repeat_interleave(graphs, num_blocks), one_block_each)
+    ptr = row_pointers(batch, int(batch[-1]) + 1 if batch.numel() else 0).long()
+    ends, num_blocks = ptr.tolist(), (ptr.diff() + _BLOCK - 1) // _BLOCK  # on CUDA, only these two lines wait
+    first = _offsets(num_blocks) * _BLOCK
+    slot = torch.arange(batch.numel(), device=batch.device) + (first[:-1] - ptr[:-1]).index_select(0, batch)
+    counts = [-(-(b - a) // _BLOCK) for a, b in pairwise(ends)]
+    block_graph = torch.repeat_interleave(num_blocks, output_size=sum(counts))
+    return Segments(ends, slot, block_graph, all(count == 1 for count in counts))
 
 
 def size_groups(batch: Tensor | int) -> SizeGroups:
@@ -143,9 +143,12 @@ def in_groups(
     return permute_rows(out[0] if len(out) == 1 else torch.cat(out), groups.inverse, groups.order)
 
 
-def ragged_ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """For ranges of ``count[i]`` numbers from ``first[i]`` on: the ``i`` of each number, and the number itself."""
-    owner = torch.repeat_interleave(count)
+def ragged_ranges(first: Tensor, count: Tensor, total: int | None = None) -> tuple[Tensor, Tensor]:
+    """For ranges of ``count[i]`` numbers from ``first[i]`` on: the ``i`` of each number, and the number itself.
+
+    With the ``total`` of the counts, nothing waits for them on CUDA.
+    """
+    owner = torch.repeat_interleave(count, output_size=total)
     offset = first - (count.cumsum(0) - count)
     return owner, torch.arange(owner.numel(), device=owner.device) + offset[owner]
 
@@ -248,7 +251,7 @@ def _size_groups(batch: Tensor) -> SizeGroups:
     order = inverse = None
     if graphs != sorted(graphs):
         rows = [torch.arange(ptr[graph], ptr[graph + 1], device="cpu") for graph in graphs]
-        order = torch.cat(rows).to(batch.device)
+        order = torch.cat(rows).to(batch.device, non_blocking=True)
         inverse = order.argsort()
     return SizeGroups(order, inverse, groups, size)
 

@@ -9,19 +9,23 @@ float32, `embedding_bag` was measured to be 1.1 to 2 times as fast as MKL (AMD E
 from __future__ import annotations
 
 import warnings
-from functools import cached_property, partial
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cached_property, partial, wraps
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn.functional import embedding_bag
+from torch.utils._pytree import tree_map_only
 
 from pyg_topomask.checks import readable
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear, Linear
 from pyg_topomask.ops.memo import is_wrapped, once_per_batch, outside_transforms
+
+Result = TypeVar("Result")
 
 # Columns from which `embedding_bag` is faster than MKL. In float64 it never is.
 _BAG_COLUMNS = 16
@@ -77,6 +81,12 @@ class Pattern:
             key, entry = torch.unique(key, return_inverse=True)
         return cls(key // size, key % size, num_rows, num_cols), entry
 
+    def to(self, device: torch.device, non_blocking: bool = False) -> Pattern:
+        """The pattern on another device."""
+        col, rowptr = (x.to(device, non_blocking=non_blocking) for x in (self.col, self.rowptr))
+        order = None if self.order is None else self.order.to(device, non_blocking=non_blocking)
+        return Pattern(None, col, self.num_rows, self.num_cols, order, rowptr)
+
     def arrange(self, x: Tensor) -> Tensor:
         """Permute rows of ``x`` ``[N, *]`` from the order of the nodes to the order of the pattern."""
         return permute_rows(x, self.order, self.inverse)
@@ -87,6 +97,8 @@ class Pattern:
 
     def rows(self, start: int, stop: int) -> tuple[Pattern, slice]:
         """Pattern of the rows from ``start`` to ``stop`` (`order` is ignored), and the range of their entries."""
+        if (start, stop) == (0, self.num_rows):
+            return self, slice(0, self.nnz)
         first, last = self.rowptr[[start, stop]].tolist()
         entries = slice(first, last)
         return Pattern(self.row[entries] - start, self.col[entries], stop - start, self.num_cols), entries
@@ -112,6 +124,22 @@ class Pattern:
             order = _order_by_column(self)
             row, col = (x.index_select(0, order) for x in (self.row, self.col))
             return Pattern(col, row, self.num_cols, self.num_rows, self.order), order
+
+
+def on_host(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Compute a structure on CPU, and copy it to the device of the first argument, a tensor.
+
+    This is for structures whose sizes depend on values in every step: CUDA would wait in each of them, and waits once.
+    """
+
+    @wraps(function)
+    def call(given: Tensor, *rest: Any) -> Result:
+        if not given.is_cuda:
+            return function(given, *rest)
+        found = function(given.cpu(), *rest)
+        return tree_map_only((Tensor, Pattern), lambda x: x.to(given.device, non_blocking=True), found)
+
+    return call
 
 
 def check_entries(count: int) -> None:

@@ -151,8 +151,9 @@ def _constant_kernel(
     """The kernel for numbers that do not change, computed once for all layers that read the same tensors."""
     features = _compiled_features(WalkTable(index, length, count.to(dtype)), num_nodes, max_length, decay, alpha)
     if features is None:
-        numbers = (torch.tensor(x[0] if len(x) == 1 else x, dtype=dtype, device=index.device) for x in (decay, alpha))
-        walks, modulation, scale = _walks(index, length, count, num_nodes, max_length, *numbers)
+        numbers = (torch.tensor(x[0] if len(x) == 1 else x, dtype=dtype, device="cpu") for x in (decay, alpha))
+        given = (x.to(index.device, non_blocking=True) for x in numbers)
+        walks, modulation, scale = _walks(index, length, count, num_nodes, max_length, *given)
         pattern = walks.left.pattern
         features = Factor(pattern, walks.left.values(modulation) * scale.index_select(0, pattern.row))
     return ConstantOperator(SparseFactorOperator.from_factors(features, features, num_nodes))

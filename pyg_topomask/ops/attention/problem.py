@@ -102,7 +102,7 @@ class Problem:
     @cached_property
     def num_terms(self) -> int:
         """Upper bound on the pairs, which costs little."""
-        return _sum(self.support.by_row())
+        return self.num_pairs if self.support.kept else _sum(self.support.by_row())
 
     @property
     def most_pairs(self) -> int:
@@ -265,7 +265,7 @@ class Problem:
         channels = self.v.size(-1)
         denominator = sums[..., channels : channels + 1]
         vanished = self.vanished(denominator, sums[..., -1:].detach(), row_norm)
-        out = torch.where(vanished, 0, sums[..., :channels]) / torch.where(vanished, 1, denominator)
+        out = sums[..., :channels].masked_fill(vanished, 0) / denominator.masked_fill(vanished, 1)
         if row_norm is None or self.kernel.signed:
             return out
         largest = self.v.detach().abs()  # the error of approximate products must not exceed it either

@@ -41,6 +41,7 @@ def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: 
         num_random: Number ``r`` of distinct random blocks to which each block attends.
         seed: Seed of the random blocks.
     """
+    device, batch = batch.device, batch.cpu()  # sizes depend on values: CUDA would wait for each of them
     blocks = _cut(batch, block_size)
     seen, per_block = _seen_blocks(blocks, num_random, seed)
     first = per_block.cumsum(0) - per_block  # index of each block's list in `seen`
@@ -48,7 +49,8 @@ def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: 
     row, entry = ragged_ranges(first[block], per_block[block])
     begin, size = blocks.start[seen[entry]], blocks.size[seen[entry]]
     pair, col = ragged_ranges(begin, size)
-    return Pattern(row[pair], col, batch.numel(), batch.numel())
+    row, col = (x.to(device, non_blocking=True) for x in (row[pair], col))
+    return Pattern(row, col, batch.numel(), batch.numel())
 
 
 @lru_cache(maxsize=4)

@@ -52,7 +52,7 @@ def typed_edges(
     """
     edges = _joined(edge_index, expander_index, batch, num_nodes, num_virtual)
     sender, receiver = torch.cat(edges, dim=1)
-    kind = torch.repeat_interleave(torch.tensor([index.size(1) for index in edges], device=sender.device))
+    kind = torch.cat([torch.full_like(index[0], number) for number, index in enumerate(edges)])
     num_rows, order = num_nodes + num_graphs * num_virtual, None
     if num_virtual and batch is not None:  # virtual nodes follow their graph's nodes
         virtual = torch.arange(num_graphs, device=batch.device).repeat_interleave(num_virtual)

@@ -25,7 +25,7 @@ from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_product
 from pyg_topomask.ops.products.forest import Forest, build_forest
 from pyg_topomask.ops.products.trees import sweep_down, sweep_up
-from pyg_topomask.ops.sparse import Pattern, spmm
+from pyg_topomask.ops.sparse import Pattern, on_host, spmm
 
 # Hankel and Toeplitz matrices up to this length are multiplied directly, longer ones by Fourier transforms.
 _MOST_DENSE = 64
@@ -113,6 +113,7 @@ def _slices(plan: list[Terms], x: Tensor) -> Iterator[tuple[Terms, tuple[slice, 
 
 
 @once_per_batch
+@on_host
 def centroid_plan(parent: Tensor) -> list[Terms]:
     """Decomposition of a forest given by each node's parent, computed once per batch. Raises as `build_forest`."""
     forest = build_forest(parent)

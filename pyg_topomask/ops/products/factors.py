@@ -35,7 +35,8 @@ class TermCounts:
 
     def __init__(self, row: Tensor, col: Tensor, right_col: Tensor, sizes: tuple[int, int, int]) -> None:
         num_rows, num_cols, num_pairs = sizes
-        by_column = torch.bincount(right_col, minlength=num_cols)
+        by_column = torch.zeros(num_cols, dtype=torch.int64, device=right_col.device)
+        by_column.index_add_(0, right_col, torch.ones_like(right_col, dtype=torch.int64))  # CUDA waits in bincount
         self.by_row = by_column.new_zeros(num_rows)
         """Number of terms of each row, shape ``[N]``."""
         for rows, cols in zip(row.split(_ENTRIES), col.split(_ENTRIES)):
@@ -71,11 +72,13 @@ class Meeting:
     @torch.inference_mode(False)
     def joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
         """The pairs and the two entries of each term, as returned by `join`."""
-        return join(self.left, self.right)
+        return join(self.left, self.right, self.counts.total if self.left.col.is_cuda else None)
 
 
-def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor]:
+def join(left: Pattern, right: Pattern, num_terms: int | None = None) -> tuple[Pattern, Tensor, Tensor, Tensor]:
     r"""Support of :math:`\Phi_1 \Phi_2^\top`, and the terms of each pair; arguments as in :class:`Meeting`.
+
+    With the number of terms, CUDA does not wait for it.
 
     Returns:
         The pattern ``[N, N']``; and, for each term, the left entry, the right entry and the entry of the result, each
@@ -83,7 +86,7 @@ def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor
     """
     by_column, order = right.transposed
     first, last = (by_column.rowptr.long().index_select(0, left.col + end) for end in (0, 1))
-    left_entry, right_entry = ragged_ranges(first, last - first)
+    left_entry, right_entry = ragged_ranges(first, last - first, num_terms)
     right_entry = order.index_select(0, right_entry)
     row, col = left.row.index_select(0, left_entry), right.row.index_select(0, right_entry)
     pattern, entry = Pattern.merge(row, col, left.num_rows, right.num_rows)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.sparse import on_host
 
 # Forests of at least this depth are cut into bands. Below it, the second pass over all nodes costs more than it saves.
 _MOST_LEVELS = 64
@@ -55,6 +56,7 @@ class Forest(NamedTuple):
 
 
 @once_per_batch
+@on_host
 def build_forest(parent: Tensor) -> Forest:
     """Sort a forest for sweeps, once per batch.
 
@@ -106,6 +108,7 @@ class SiblingOrder(NamedTuple):
 
 
 @once_per_batch
+@on_host
 def sibling_order(parent: Tensor) -> SiblingOrder:
     """Sort a forest and its siblings for sweeps, once per batch. Raises the errors of `build_forest`."""
     tree = build_forest(parent)

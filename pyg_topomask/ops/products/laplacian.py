@@ -14,8 +14,9 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from pyg_topomask.checks import holds
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.sparse import Pattern, spmm
+from pyg_topomask.ops.sparse import Pattern, on_host, spmm
 
 LAPLACIANS = ("combinatorial", "normalized", "random_walk", "adjacency")
 
@@ -57,6 +58,7 @@ class Generator(NamedTuple):
 
 
 @once_per_batch
+@on_host
 def edge_pattern(edge_index: Tensor, num_nodes: int) -> EdgePattern:
     """Pattern of a checked edge list, built once per batch."""
     row, col = edge_index.long()
@@ -114,11 +116,11 @@ def heat_generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | Non
 
 def _check_weights(pattern: Pattern, adj: Tensor, eps: float) -> None:
     """Refuse weights for which the error of a heat kernel is not known."""
-    if bool((adj < 0).any()):
+    if not holds((adj >= 0).all(), "a heat mask needs edge weights of at least 0"):
         raise ValueError(f"a heat mask needs edge weights of at least 0 (got {float(adj.min()):.3g})")
     other = adj.index_select(0, pattern.transposed[1])
     differ = (adj - other).abs() > 16 * eps * (adj + other)
-    if bool(differ.any()):
+    if not holds(~differ.any(), "a heat mask needs an undirected graph"):
         entry = int(differ.nonzero()[0])
         i, j = int(pattern.row[entry]), int(pattern.col[entry])
         raise ValueError(

@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pyg_topomask.ops.functions import Mapped
-from pyg_topomask.ops.products.forest import Forest, SiblingOrder
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.products.forest import Forest, SiblingOrder, sibling_order
+from pyg_topomask.ops.sparse import on_host
 
 
 def sweep_up(forest: Forest, x: Tensor, weight: Tensor | None = None, shift: int = 0) -> Tensor:
@@ -110,8 +112,11 @@ def meeting_depths(forest: Forest, column: Tensor, width: int, length: Tensor) -
     return depths.index_select(0, forest.position)
 
 
-def diameter(forest: Forest) -> int:
+@once_per_batch
+@on_host
+def diameter(parent: Tensor) -> int:
     """Largest number of hops between two nodes of a tree, found from a deepest node of each tree."""
+    forest = sibling_order(parent).tree
     nodes = torch.arange(forest.depth.numel(), device=forest.depth.device)
     deepest = torch.zeros_like(forest.depth).scatter_reduce(0, forest.root, forest.depth, "amax")
     is_deepest = forest.depth == deepest.index_select(0, forest.root)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.attention.engines import pairs_cpp
+from pyg_topomask.ops.attention.engines import pairs_cpp, pairs_triton
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import PatternMask
@@ -81,8 +81,9 @@ def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tens
     """Softmax attention on the kept pairs, whose heads follow each other, ``[H N, *] → [H N, D]``."""
     heads = q[:, None], k[:, None], v[:, None]
     problem = Problem(Kernel("softmax", dropout=dropout), *heads, PatternMask(kept.pattern))
-    if pairs_cpp.refuses(problem) is None:
-        return pairs_cpp.attend(problem)[:, 0]
+    for engine in (pairs_cpp, pairs_triton):
+        if engine.refuses(problem) is None:
+            return engine.attend(problem)[:, 0]
     weight = kept.present(kept.scores(q, k).softmax(-1))
     if dropout > 0:  # as in compiled code
         number = torch.arange(weight.numel(), device=v.device)

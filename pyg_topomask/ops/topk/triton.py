@@ -6,6 +6,8 @@ for lower keys. All numbers differ, so ties need no special treatment.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from pyg_topomask.ops.triton_support import power_of_two
 MAX_TOPK = 128  # packed numbers kept in registers for each query
 MAX_DIM = 256
 _QUERIES, _KEYS = 16, 64
+_NUMBERS = 2**12  # most numbers of the keys that are read at a time; more do not fit into the registers
 
 
 def refuses(problem: Any) -> str | None:
@@ -44,17 +47,23 @@ def search(problem: Any) -> Tensor:
     """Index of each kept key, shape ``[H, Nq, topk]``, −1 for missing keys."""
     heads, num_queries, dim = problem.q.shape
     index = problem.no_index()
-    blocks = [
-        (a, queries.stop, keys.start, keys.stop)
-        for queries, keys in problem.graphs()
-        for a in range(queries.start, queries.stop, _QUERIES)
-    ]
+    blocks = _blocks(tuple(problem.ptr_q), tuple(problem.ptr_k), index.device)
     module = "pyg_topomask.ops.topk.triton_kernel"
     arguments = (
-        *(problem.q, problem.k, index, torch.tensor(blocks, dtype=torch.int32, device=index.device)),
+        *(problem.q, problem.k, index, blocks),
         *(num_queries, problem.k.size(1), dim, problem.topk),
     )
-    sizes = {"QUERIES": _QUERIES, "KEYS": _KEYS, "DIM": max(16, power_of_two(dim))}
+    width = max(16, power_of_two(dim))
+    sizes = {"QUERIES": _QUERIES, "KEYS": min(_KEYS, max(16, _NUMBERS // width)), "DIM": width}
     sizes["WIDTH"] = max(2, power_of_two(problem.topk))
     triton_support.launch(module, "search_block", (len(blocks), heads), arguments, sizes)
     return index
+
+
+@lru_cache(maxsize=4)
+@torch.inference_mode(False)
+def _blocks(ptr_q: tuple[int, ...], ptr_k: tuple[int, ...], device: torch.device) -> Tensor:
+    """First and last query and key of each block of queries, int32, ``[blocks, 4]``; all layers share them."""
+    graphs = zip(pairwise(ptr_q), pairwise(ptr_k))
+    blocks = [(first, stop, *keys) for (start, stop), keys in graphs for first in range(start, stop, _QUERIES)]
+    return torch.tensor(blocks, dtype=torch.int32, device="cpu").view(-1, 4).to(device, non_blocking=True)

@@ -8,12 +8,16 @@ only evaluates the polynomial.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.products.factors import Meeting, join, near_pattern
+from pyg_topomask.checks import holds
+from pyg_topomask.ops.memo import outside_transforms
+from pyg_topomask.ops.products.factors import Meeting, TermCounts, join, near_pattern
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.ops.sparse import Combination, Pattern
 from pyg_topomask.ops.walks import compiled
@@ -32,6 +36,7 @@ def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
 
     Raises:
         ValueError: If tensors do not fit each other, a node does not exist, or a walk is longer than ``max_length``.
+            On CUDA, the values are checked by an assertion, without waiting.
     """
     if not fits_together(table):
         raise ValueError(
@@ -40,20 +45,21 @@ def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
         )
     if table.length.numel() == 0:
         return
-    low, high = (int(bound) for bound in table.index.aminmax())
+    (low, high), (shortest, longest) = table.index.aminmax(), table.length.aminmax()
+    fits = (low >= 0) & (high < num_nodes) & (shortest >= 0) & (longest <= max_length)
+    if holds(fits, "stored walks have nodes or lengths that do not exist: draw them again"):
+        return
     if low < 0 or high >= num_nodes:
         raise ValueError(
-            f"stored walks name node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}: draw them again "
-            "on this graph"
+            f"stored walks name node {int(low if low < 0 else high)}, but nodes are 0 to {num_nodes - 1}: draw them "
+            "again on this graph"
         )
-    shortest, longest = (int(bound) for bound in table.length.aminmax())
     if shortest < 0:
-        raise ValueError(f"stored walks have a length of {shortest} hops: draw them again")
-    if longest > max_length:
-        raise ValueError(
-            f"the stored walks reach {longest} hops, but the modulation function covers 'max_length' = {max_length}. "
-            "Give the mask and the transform the same 'max_length'"
-        )
+        raise ValueError(f"stored walks have a length of {int(shortest)} hops: draw them again")
+    raise ValueError(
+        f"the stored walks reach {int(longest)} hops, but the modulation function covers 'max_length' = {max_length}. "
+        "Give the mask and the transform the same 'max_length'"
+    )
 
 
 def fits_together(table: WalkTable) -> bool:
@@ -92,15 +98,29 @@ def monomials(modulation: Tensor, other: Tensor | None = None) -> Tensor:
 
     With an ``other`` function ``g``, ``(f_a g_b + f_b g_a) / 2``.
     """
-    high, low = torch.tril_indices(modulation.size(-1), modulation.size(-1), device=modulation.device)
+    products = modulation[..., :, None] * (modulation if other is None else other)[..., None, :]
     if other is not None:
-        products = modulation[..., :, None] * other[..., None, :]
-        return ((products + products.mT) / 2)[..., high, low]
+        products = (products + products.mT) / 2
     # Each entry of the outer product is used once: threads add the gradients of a repeated index in no fixed order.
-    return (modulation[..., :, None] * modulation[..., None, :])[..., high, low]
+    return products.flatten(-2).index_select(-1, _lower(modulation.size(-1), modulation.device))
 
 
-def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:
+@lru_cache
+@torch.inference_mode(False)
+def _lower(size: int, device: torch.device) -> Tensor:
+    """Positions of the entries on and below the diagonal of a square matrix whose rows follow each other."""
+    with outside_transforms():
+        row, col = torch.tril_indices(size, size, device="cpu")
+        return (row * size + col).to(device, non_blocking=True)
+
+
+def pair_table(
+    left: WalkTable,
+    right: WalkTable,
+    num_nodes: int,
+    max_length: int,
+    counts: Callable[[], TermCounts] | None = None,
+) -> tuple[Tensor, Tensor]:
     r"""Support of :math:`\hat M = \Phi_1 \Phi_2^\top` and its coefficients in the products of ``f``.
 
     .. math:: \hat M_{ij} = \sum_{a \le b} f_a f_b\, C_{ij}^{ab}, \qquad
@@ -113,6 +133,7 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
         left, right: Walks of queries and keys, sorted by start; integers of any size.
         num_nodes: ``N``.
         max_length: Longest walk.
+        counts: Function that returns the counts of the products, if they are known.
 
     Returns:
         index: Pairs (query, key), sorted, shape ``[2, P]``, int32.
@@ -121,19 +142,28 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     Raises:
         ValueError: If a walk has a node or a length that does not exist.
     """
-    build = compiled.pair_table if compiled.refuses(left.load) is None else sorted_pair_table
-    return build(left, right, num_nodes, max_length)
+    if compiled.refuses(left.load) is None:
+        return compiled.pair_table(left, right, num_nodes, max_length)
+    return sorted_pair_table(left, right, num_nodes, max_length, counts)
 
 
-def sorted_pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:
+def sorted_pair_table(
+    left: WalkTable,
+    right: WalkTable,
+    num_nodes: int,
+    max_length: int,
+    counts: Callable[[], TermCounts] | None = None,
+) -> tuple[Tensor, Tensor]:
     """`pair_table` in plain torch, which sorts the products of entries in blocks of rows."""
     size = num_monomials(max_length)
     queries, keys = (Pattern(t.index[0], t.index[1], num_nodes, num_nodes) for t in (left, right))
     pairs, coeffs = [left.index.new_zeros(2, 0, dtype=torch.int32)], [left.load.new_zeros(0, size)]
-    rows = split_by_count(Meeting(queries, keys).counts.by_row, _TERMS_PER_BLOCK)
+    terms = Meeting(queries, keys).counts if counts is None else counts()
+    fits = terms.total <= _TERMS_PER_BLOCK  # then CUDA waits neither for rows nor for terms of parts
+    rows = [num_nodes] if fits else split_by_count(terms.by_row, _TERMS_PER_BLOCK)
     for start, stop in pairwise(accumulate(rows, initial=0)):
         part, entries = queries.rows(start, stop)
-        pattern, query, key, entry = join(part, keys)
+        pattern, query, key, entry = join(part, keys, terms.total if fits else None)
         query = query + entries.start
         code = monomial(left.length[query].long(), right.length[key].long())
         table = left.load.new_zeros(pattern.nnz * size)

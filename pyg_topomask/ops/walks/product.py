@@ -82,7 +82,8 @@ class WalkProduct:
         """The same walks with absolute loads and coefficients; the object itself if none is negative."""
         numbers = [table.load for table in self.distinct_tables]
         numbers += [] if self.diagonal is None else [self.diagonal]
-        if all(number.numel() == 0 or bool(number.min() >= 0) for number in numbers):
+        lowest = [number.min() for number in numbers if number.numel()]
+        if not lowest or bool(torch.stack(lowest).min() >= 0):
             return self
         left, *right = (WalkTable(table.index, table.length, table.load.abs()) for table in self.distinct_tables)
         second = None if not self.symmetric else right[0] if right else left
@@ -131,7 +132,7 @@ class WalkProduct:
             return self.left
         left = self._sorted(0)
         right = left if self.shared else self._sorted(1)
-        index, coeffs = pair_table(left, right, self.num_nodes, self.max_length)
+        index, coeffs = pair_table(left, right, self.num_nodes, self.max_length, lambda: self.counts)
         del left, right  # before more memory is needed
         if self.diagonal is not None:
             coeffs = with_diagonal(index, coeffs, self.diagonal)

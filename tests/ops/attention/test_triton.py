@@ -10,6 +10,9 @@ from pyg_topomask.operators import SparseOperator
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.attention.engines import pairs_triton
 from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _pair_sums
+from pyg_topomask.ops.attention.kernels import EdgeVectors
+from pyg_topomask.ops.attention.mask import PatternMask
+from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.sparse import Pattern
 from tests.ops.attention.cases import KERNELS, Mask, draw, problem_of, reference, remade, small_masks
 from tests.ops.compare import with_gradients
@@ -85,6 +88,15 @@ def test_scores_of_any_size_and_stored_zeros():
     found, wanted = (with_gradients(plan.ENGINES[name].attend(problem), given) for name in ("pairs_triton", "pairs"))
     assert all(x.isfinite().all() for x in found)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_vectors_that_edges_share():
+    pattern = Pattern(*(torch.rand(5, 5) < 0.7).nonzero().t().to(DEVICE), 5, 5, torch.randperm(5).to(DEVICE))
+    given = [x.to(DEVICE).requires_grad_() for x in (draw(5, 2, 3), draw(5, 2, 3), draw(5, 2, 4), draw(3, 2, 3))]
+    edges = EdgeVectors(given[3], torch.randint(3, (pattern.nnz,), dtype=torch.int32).to(DEVICE), 3)
+    problem = Problem(KERNELS["softmax"], *given[:3], PatternMask(pattern), edges=edges)
+    found, wanted = (with_gradients(plan.ENGINES[name].attend(problem), given) for name in ("pairs_triton", "pairs"))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
 def test_dropout_zeroes_the_weights_that_hashes_choose():

@@ -106,7 +106,7 @@ def test_meeting_depths_give_all_distances(forest):
     same = distance.isfinite()
     torch.testing.assert_close((depth[:, None] + depth - 2 * meeting)[same], distance[same], **TOL)
     assert (meeting[~same] == 0).all()
-    assert diameter(order) == int(hops[same].max())
+    assert diameter(parent) == int(hops[same].max())
 
 
 def test_sweeps_are_each_others_transpose(forest):

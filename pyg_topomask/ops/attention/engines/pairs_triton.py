@@ -15,9 +15,10 @@ from pyg_topomask.ops import triton_support
 from pyg_topomask.ops.attention.kernels import KERNELS, Kernel, factors_kept
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.hashing import draw_seeds
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import CompiledOp
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Pattern, check_entries
 from pyg_topomask.ops.triton_support import power_of_two
 
 _MODULE = "pyg_topomask.ops.attention.triton_kernels"
@@ -114,8 +115,8 @@ def refuses(problem: Problem) -> str | None:
     """Why the engine cannot serve."""
     if problem.no_compiled_pairs is not None:
         return problem.no_compiled_pairs
-    if problem.edges is not None:
-        return "it serves pairs without edge vectors"
+    if problem.edges is not None and problem.edges.vectors.size(0) > problem.edges.common:
+        return "it serves edge vectors that pairs share"
     if not problem.v.is_cuda:  # Triton's interpreter would serve CPU tensors, a thousand times as slowly
         return f"it runs on CUDA (got {problem.v.device})"
     return _pair_sums.refuses(problem.q)
@@ -125,9 +126,15 @@ def attend(problem: Problem) -> Tensor:
     """The outputs."""
     kernel, (pattern, entries, bounds) = problem.kernel, problem.pairs().evaluated()
     q, k, v = (pattern.arrange(x) for x in (problem.q, problem.k, problem.v))
+    col = pattern.col
+    if problem.edges is not None:  # one column for each node and vector
+        vectors, of_pair, kinds = problem.edges
+        check_entries(kinds * k.size(0))
+        col = _columns_of_kinds(col, of_pair, k.size(0))
+        k, v = (vectors[:, None] * k).flatten(0, 1), v.repeat(kinds, 1, 1)
     entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
     seed = draw_seeds(1) if kernel.dropout else None
-    rest = pattern.rowptr, pattern.col, seed, KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
+    rest = pattern.rowptr, col, seed, KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
     return problem.finish(pattern.restore(_pair_sums(q, k, v, entry, None if bounds is entries else bound, *rest)))
 
 
@@ -137,6 +144,13 @@ def _head_block(heads: int, width: int, channels: int) -> int:
     return min(power_of_two(heads), 1 << (fitting.bit_length() - 1))
 
 
+@once_per_batch
+def _columns_of_kinds(col: Tensor, of_pair: Tensor, num_columns: int) -> Tensor:
+    """Columns of pairs, int32, if each node has a column for each edge vector."""
+    return of_pair * num_columns + col
+
+
+@once_per_batch
 def _transpose(rowptr: Tensor, col: Tensor, num_columns: int) -> tuple[Tensor, Tensor, Tensor]:
     """First pair of each column in the transposed order, this order, and the row of each pair."""
     column, order = col.sort(stable=True)
