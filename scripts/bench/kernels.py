@@ -1,0 +1,143 @@
+"""Compile every Triton kernel that a shipped config launches, for GPUs that need not be there: registers and spills.
+
+Each attention of each config runs as if on CUDA on a small batch (`_as_if_cuda`), which records the arguments of its
+kernels. Triton's compiler and NVIDIA's assembler, both part of the wheel, then make what a GPU would run. Spilled
+registers are kept in memory, which costs time, so the script fails if a kernel spills more than ``--most`` bytes.
+
+Run: TRITON_INTERPRET=0 python scripts/bench/kernels.py [--sm 80 90] [--only KERNEL …] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from _as_if_cuda import DEVICE, AsIfCuda, to_cuda
+from _measure import save_json
+from torch import Tensor
+from torch_geometric.data import Batch
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.model.attentions import attention_arguments, attentions_of, build_attention, mask_of
+from pyg_topomask.testing.examples import prepared
+from pyg_topomask.testing.graphs import GRAPHS
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64"}
+SHOWN = ("DIM", "WIDTH", "CHANNELS", "HEADS", "KERNEL", "DROPPED")
+
+Launch = tuple[str, str, tuple[Any, ...], dict[str, Any]]
+
+
+def launches() -> dict[tuple[Any, ...], Launch]:
+    """One launch of each kernel and set of constants, from the first config that has it, and additive attention."""
+    seen, found = set(), dict[tuple[Any, ...], Launch]()
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        config = load(path).config
+        for name in attentions_of(config):
+            arguments = attention_arguments(config, name) | {"seed": 0}
+            key = (name, config.gt.dim_hidden, str(sorted(arguments.items())), mask_of(config))
+            if key not in seen:
+                seen.add(key)
+                for launch in launches_of(config, name):
+                    _, kernel, given, constants = launch
+                    flags = {key: bool(x) if key == "DROPPED" else x for key, x in constants.items() if key != "SCALE"}
+                    found.setdefault((kernel, *sorted(flags.items()), *(x is None for x in given)), launch)
+    for module, kernel, given, constants in list(found.values())[:3]:  # of `GKATConv`, which is in no config
+        found[kernel, "additive"] = module, kernel, given, constants | {"KERNEL": 2}
+    return found
+
+
+def launches_of(config: Any, name: str) -> list[Launch]:
+    """The launches of a forward and a backward pass of an attention of a config, on two graphs."""
+    attn: Any = build_attention(config, name)
+    if "grid_shape" in attn.requires:  # such masks are products or blocks, without kernels of Triton
+        return []
+    graphs = prepared(attn, [GRAPHS["path"].clone(), GRAPHS["star"].clone()])
+    for graph in graphs:
+        graph.edge_attr = torch.randn(graph.num_edges, attn.edge_dim or 1)
+    with AsIfCuda() as gpu:
+        batch = Batch.from_data_list(graphs).to(DEVICE)
+        x = torch.randn(batch.num_nodes, config.gt.dim_hidden).to(DEVICE).requires_grad_()
+        to_cuda(attn)(x, batch.batch, batch).sum().backward()
+    return gpu.kernels
+
+
+def compiled(launch: Launch, sm: int) -> dict[str, Any]:
+    """Registers, spilled bytes and shared memory of a kernel for a compute capability, and seconds of compiling."""
+    module, name, given, constants = launch
+    kernel = getattr(importlib.import_module(module), name)
+    names = [key for key in kernel.arg_names if key not in constants]
+    types, fixed, attributes = dict.fromkeys(constants, "constexpr"), dict(constants), {}
+    for key, x in zip(names, given, strict=True):
+        if x is None or (not isinstance(x, Tensor) and x == 1):
+            types[key], fixed[key] = "constexpr", x
+            continue
+        types[key] = TYPES[x.dtype] if isinstance(x, Tensor) else "i64" if abs(x) >= 2**31 else "i32"
+        if isinstance(x, Tensor) or x % 16 == 0:
+            attributes[(kernel.arg_names.index(key),)] = [["tt.divisibility", 16]]
+    begin = time.perf_counter()
+    source = ASTSource(kernel, {key: types[key] for key in kernel.arg_names}, fixed, attributes)
+    made = triton.compile(source, GPUTarget("cuda", sm, 32))
+    seconds = time.perf_counter() - begin
+    return {"shared": made.metadata.shared, "seconds": round(seconds, 1), **assembled(made.asm["ptx"], sm)}
+
+
+def assembled(ptx: str, sm: int) -> dict[str, int]:
+    """What NVIDIA's assembler says of a kernel."""
+    target = re.search(r"\.target (\w+)", ptx)
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [get_ptxas(sm).path, "-v", f"--gpu-name={target and target[1]}", file.name, "-o", "/dev/null"]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return {
+        "registers": int(re.findall(r"Used (\d+) registers", text)[0]),
+        "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", text))),
+    }
+
+
+def table(capabilities: list[int], only: list[str] | None) -> Iterator[dict[str, Any]]:
+    """A row for each kernel, its constants and a compute capability."""
+    chosen = [launch for launch in launches().values() if only is None or launch[1] in only]
+    work = [(launch, sm) for launch in chosen for sm in capabilities]
+    for launch, sm in work:
+        shape = {key: launch[3][key] for key in SHOWN if key in launch[3]}
+        yield {"kernel": launch[1], **shape, "sm": sm, **compiled(launch, sm)}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
+    options.add_argument("--sm", type=int, nargs="+", default=[80, 90], help="compute capabilities, without the dot")
+    options.add_argument("--only", nargs="+", help="names of kernels")
+    options.add_argument("--most", type=int, default=64, help="spilled bytes that are allowed")
+    options.add_argument("--json", type=Path, help="file of the table")
+    given = options.parse_args()
+    warnings.simplefilter("ignore")
+    rows = []
+    for row in table(given.sm, given.only):
+        rows.append(row)
+        print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    if given.json is not None:
+        save_json(given.json, {"triton": triton.__version__, "kernels": rows})
+    worst = max(row["spilled"] for row in rows)
+    print(f"{len(rows)} kernels; at most {worst} bytes are spilled")
+    return int(worst > given.most)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

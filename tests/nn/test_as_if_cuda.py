@@ -1,0 +1,93 @@
+"""Attentions, masks and whole steps as if on CUDA: no tensor is on the wrong device, and the host rarely waits."""
+
+import importlib.util
+import sys
+import warnings
+
+import pytest
+import torch
+from torch_geometric.data import Batch
+
+from pyg_topomask.nn import ATTENTION, MASK, MaskedAttention, auxiliary_loss
+from pyg_topomask.nn.attention.base import has_carry
+from pyg_topomask.testing.examples import examples, prepared
+from pyg_topomask.testing.graphs import GRAPHS
+from tests.conftest import SCRIPTS
+
+pytest.importorskip("triton", reason="Triton is only published for Linux")
+pytestmark = pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+
+ATTENTIONS = examples(ATTENTION)
+MASKS = {f"Masked:{name}": build for name, build in examples(MASK).items()}
+
+
+FILE = importlib.util.spec_from_file_location("_as_if_cuda", SCRIPTS / "bench" / "_as_if_cuda.py")
+mode = importlib.util.module_from_spec(FILE)
+FILE.loader.exec_module(mode)
+
+
+def build(name):
+    torch.manual_seed(0)
+    return ATTENTIONS[name](8) if name in ATTENTIONS else MaskedAttention(8, mask=MASKS[name]())
+
+
+def gradients(attn, batch, x):
+    carry = {"carry": attn.initial_carry(batch.num_graphs).to(x.device)} if has_carry(attn) else {}
+    out = attn(x, batch.batch, batch, **carry)
+    out = out[0] if carry else out
+    (out.square().sum() + auxiliary_loss(attn)).backward()
+    return [out.detach(), x.grad, *(p.grad for p in attn.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("name", [*ATTENTIONS, *MASKS])
+def test_equals_the_cpu(name):
+    """The values are those of the CPU, although other engines serve there."""
+    attn = build(name)
+    names = ["path"] * 3 if "grid_shape" in attn.requires else ["path", "star", "single", "two_parts"]
+    graphs = prepared(attn, [GRAPHS[graph].clone() for graph in names])
+    x = torch.randn(sum(graph.num_nodes for graph in graphs), 8)
+    wanted = gradients(attn, Batch.from_data_list(graphs), x.clone().requires_grad_())
+    attn = build(name)
+    with mode.AsIfCuda() as gpu:
+        batch, there = Batch.from_data_list(graphs).to(mode.DEVICE), x.to(mode.DEVICE).requires_grad_()
+        found = gradients(mode.to_cuda(attn), batch, there)
+    assert gpu.launches.total() > 10
+    torch.testing.assert_close([x.inner for x in found], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_mode_finds_what_a_gpu_refuses():
+    with mode.AsIfCuda() as gpu:
+        x = torch.randn(3, 4).to(mode.DEVICE)
+        with pytest.raises(mode.WrongDeviceError, match="mixes CUDA with CPU"):
+            x @ torch.randn(4, 2)
+        with pytest.raises(mode.WrongDeviceError, match="numpy"):
+            x.numpy()
+        with pytest.raises(mode.WrongDeviceError, match="powers of two"):
+            mode.triton_support.launch("module", "forward", (1,), (x,), {"HEADS": 3})
+        with pytest.raises(mode.WrongDeviceError, match="given a CPU tensor"):
+            mode.triton_support.launch("module", "forward", (1,), (torch.ones(1),), {})
+        gpu.clear()
+        assert x.sum().item() == pytest.approx(float(x.cpu().sum()))
+        assert x[x > 0].numel() == torch.nonzero(x > 0).size(0)
+        assert gpu.waits.total() == 4  # item, cpu, a mask, nonzero
+        torch.ones(2).to(mode.DEVICE, non_blocking=True)
+        assert gpu.waits.total() == 4
+
+
+LAUNCHES = {"GRF": 800, "GKAT": 800, "KMIP": 750, "Primphormer": 770, "Exphormer": 900, "Masked:hop": 800}
+"""Most launches of a step. PyG's layers with multi-head attention launch 640 kernels, and the host waits 24 times."""
+
+WAITS = {"SAN": 7, "Masked:heat": 20}
+"""Most waits of a step if they are more than 5: blocks of SAN, and learned times, of which each makes its series."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ATTENTION, *(f"Masked:{name}" for name in MASK)])
+def test_launches_and_waits_of_a_step(scripts, name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "_as_if_cuda", mode)  # the tensors that caches hold are those of this class
+    launches = scripts("launches")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gpu, _ = launches.step_of(name, launches.graphs_of(name))
+    assert gpu.launches.total() <= LAUNCHES.get(name, 10_000), gpu.launches.most_common(20)
+    assert gpu.waits.total() <= WAITS.get(name, 5), gpu.waits.most_common()
