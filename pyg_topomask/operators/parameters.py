@@ -23,7 +23,7 @@ def per_head(name: str, value: float | Tensor, device: torch.device | None = Non
         ValueError: If the tensor has another shape.
     """
     if isinstance(value, Real) and not isinstance(value, bool):
-        return torch.tensor([float(value)], dtype=torch.float64, device=device), None
+        return torch.full((1,), float(value), dtype=torch.float64, device=device), None
     if not isinstance(value, Tensor) or not value.is_floating_point():
         raise TypeError(
             f"'{name}' must be a number or a floating-point tensor (got {getattr(value, 'dtype', repr(value))})"
