@@ -1,6 +1,7 @@
 """Tables and a picture of all masks and attentions for the documentation, from their cards.
 
-    python scripts/gallery.py      # writes docs/masks.{png,md}, and parts of docs/methods/index.md and docs/api
+    python scripts/gallery.py              # writes docs/masks.{png,md}, and parts of docs/methods/index.md and docs/api
+    python scripts/gallery.py --reach      # also measures how far masks see; data in $TOPOMASK_DATA
 
 The times in the table are those of docs/operators.json, which is a copy of a report of scripts/bench/operators.py:
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +24,25 @@ import networkx as nx
 import numpy as np
 import torch
 from torch_geometric.data import Data
-from torch_geometric.utils import from_networkx
+from torch_geometric.utils import from_networkx, to_undirected
 
 from pyg_topomask.nn import ATTENTION, MASK
-from pyg_topomask.operators import MaskOperator
+from pyg_topomask.operators import MaskOperator, OnesOperator
+from pyg_topomask.ops.reach import mean_hops, reach
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.testing import prepared
 from pyg_topomask.transforms import AddGridShape, that_add
 from pyg_topomask.viz.drawing import DIVERGING, SEQUENTIAL, STAR, draw_edges, pyplot, save_figure
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "operators.json"
+REACH = ROOT / "docs" / "reach.json"
 TABLE = "<!-- Written by scripts/gallery.py from the cards of the attentions. -->\n\n"
 LIST = "   :nosignatures:\n\n"  # of the first list of an API page
 COLUMNS = (("multiply_adds_per_node", 0), ("milliseconds", 1), ("ratio", 0))
+
+_REAL = {"peptides-func": 20, "cora": 1}  # config of a data set, and its number of graphs
 
 # The bonds between the 14 heavy atoms of caffeine: a ring of six, a ring of five, and five side groups.
 _CAFFEINE = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (3, 6), (6, 7), (7, 8), (8, 4)]
@@ -70,6 +78,15 @@ Masks of trees measure distances in a spanning forest. On a graph with cycles, t
 in the graph. `AddTreeOrder` stores in `tree_is_forest` whether the graph has no cycle; its `method` chooses the forest.
 Masks of grids and orders depend on the order of the nodes.
 
+How far a mask sees decides what it can help with. The table has the mean number of hops, weighted by the share of a
+row's mass, of every mask with its default settings before training (16 walks for `grf` and `rwgnk`); more than 32 hops,
+or no path, count as 33. The last column is the share of the mass within one hop on molecules, which message passing
+sees as well. The graphs are 20 molecules of Peptides-func, a grid of 20 × 20 nodes in row-major order, 400 random
+points in space with their 8 nearest neighbours, Cora, and a random tree of 400 nodes. `scripts/gallery.py --reach`
+measures it.
+
+{reach}
+
 The picture shows every mask with its initial parameters on five graphs: as a matrix and, for the node with the star, as
 a row on the graph. Colours change with the square root of the weight. `python scripts/gallery.py` draws it and writes
 this page.
@@ -96,10 +113,10 @@ def graphs() -> dict[str, Data]:
     return made
 
 
-def operator_of(name: str, data: Data) -> MaskOperator | None:
+def operator_of(name: str, data: Data, **given: Any) -> MaskOperator | None:
     """A mask on a graph; None if it is for graphs of another kind. The nodes of a grid are a sequence, row by row."""
     cls = MASK[name]
-    settings = cls.examples()[0]
+    settings = cls.examples()[0] | given
     try:
         if cls.card.graphs != "any":
             data = AddGridShape()(data.clone())  # refuses what is neither a path nor a grid
@@ -110,6 +127,67 @@ def operator_of(name: str, data: Data) -> MaskOperator | None:
     mask = cls(**settings)
     with torch.no_grad():
         return mask(prepared(mask, [data])[0])
+
+
+FAR = {
+    "grf, `max_length=10, initial=[1.0] * 11`": {"max_length": 10, "initial": [1.0] * 11},
+    "grf, `stitch=3, initial=[1.0] * 5`": {"stitch": 3, "initial": [1.0] * 5},
+}
+"""Settings of the GRF mask that reach further."""
+
+
+def kinds() -> dict[str, list[Data]]:
+    """Graphs of five kinds, on which the reach is measured."""
+    real = {name: load_dataset(load(ROOT / "configs/grf" / f"{name}.yaml").config.dataset).graphs for name in _REAL}
+    molecules, cora = ([real[name][number] for number in range(count)] for name, count in _REAL.items())
+    grid = nx.grid_2d_graph(20, 20)
+    points = torch.rand(400, 3, generator=torch.Generator().manual_seed(0))
+    nearest = torch.cdist(points, points).topk(9, largest=False).indices[:, 1:]
+    near = torch.stack([torch.arange(400).repeat_interleave(8), nearest.flatten()])
+    in_order = nx.relabel_nodes(grid, {place: number for number, place in enumerate(sorted(grid))})
+    return {
+        "molecules": molecules,
+        "grid": [from_networkx(in_order)],
+        "points": [Data(edge_index=to_undirected(near), num_nodes=400)],
+        "Cora": cora,
+        "tree": [from_networkx(nx.random_labeled_tree(400, seed=0))],
+    }
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """The defaults of those arguments that the example of a mask sets."""
+    found = ((name, parameter.default) for name, parameter in signature(cls).parameters.items())
+    return {name: value for name, value in found if name in cls.examples()[0] and value is not Parameter.empty}
+
+
+def measured_reach() -> dict[str, dict[str, list[float] | None]]:
+    """Mean hops, and share within one hop, of masks with their initial parameters on each kind of graphs."""
+    found: dict[str, dict[str, list[float] | None]] = {}
+    rows: dict[str, Any] = {"no mask": {}} | {name: defaults(cls) for name, cls in MASK.items()} | FAR
+    for kind, graphs in kinds().items():
+        for row, settings in rows.items():
+            shares = []
+            for data in graphs:
+                bare = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
+                ones = OnesOperator(torch.zeros(bare.num_nodes, dtype=torch.long))
+                operator = ones if row == "no mask" else operator_of(row.partition(",")[0], bare, **settings)
+                shares += [] if operator is None else [reach(operator, bare, 32, 128)]
+            mean = torch.stack(shares).mean(0) if shares else None
+            found.setdefault(row, {})[kind] = None if mean is None else [float(mean_hops(mean)), float(mean[:2].sum())]
+            print(f"{kind}: {row}", flush=True)
+    return found
+
+
+def reach_table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The table of mean hops in Markdown."""
+    kinds = list(next(iter(found.values())))
+    rows = []
+    for name, by_kind in found.items():
+        cells = ["–" if by_kind[kind] is None else f"{by_kind[kind][0]:.2f}" for kind in kinds]
+        near = "–" if by_kind["molecules"] is None else f"{by_kind['molecules'][1]:.2f}"
+        mask, comma, settings = name.partition(",")
+        rows.append((name if name == "no mask" else f"`{mask}`{comma}{settings}", *cells, near))
+    return markdown(["mask", *kinds, "within one hop"], rows, right=range(1, len(kinds) + 2))
 
 
 def draw(names: Iterable[str] = MASK) -> Any:
@@ -165,6 +243,7 @@ def page() -> str:
         table=table(report["products"]),
         num_nodes=report["num_nodes"],
         machine=machine,
+        reach=reach_table(json.loads(REACH.read_text(encoding="utf-8"))),
     )
 
 
@@ -234,7 +313,10 @@ def main() -> None:
     """Write the pages and the picture."""
     made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     made.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of masks.md and masks.png")
+    made.add_argument("--reach", action="store_true", help="measure how far masks see again")
     options = made.parse_args()
+    if options.reach:
+        REACH.write_text(json.dumps(measured_reach(), indent=1) + "\n", encoding="utf-8")
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "masks.md").write_text(page(), encoding="utf-8")
     for path, text in written().items():
