@@ -171,10 +171,7 @@ class Attention(Resettable):
         """Attend to nodes in PyG's dense form or a nested tensor; the second argument is their mask."""
         nodes, batch, restore = flat_nodes(x, batch if mask is None else mask)
         check_same_batch(batch, graph)
-        result = self(nodes, batch, graph, **more)
-        if isinstance(result, tuple):
-            return restore(result[0]), *result[1:]
-        return restore(result)
+        return _with_first(restore, self(nodes, batch, graph, **more))
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Any:
         """Attend, ``[N, C] → [N, C]``.
@@ -241,6 +238,11 @@ class Attention(Resettable):
     def __getstate__(self) -> dict[str, Any]:
         # The last loss belongs to an autograd graph, which can neither be copied nor pickled.
         return {**self.__dict__, "auxiliary_loss": None}
+
+
+def _with_first(change: Callable[[Tensor], Tensor], result: Any) -> Any:
+    """A result whose output, the first of it, is changed: ``x``, ``(x, …)`` or ``((x, carry), …)``."""
+    return (_with_first(change, result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import batch_of
+from pyg_topomask.nn.reset import reset
 from pyg_topomask.operators import DiagonalScaledOperator, HeadStackOperator, MaskOperator, OnesOperator, SumOperator
 from pyg_topomask.ops.numerics import at_least_float32
 
@@ -46,8 +47,7 @@ class MixtureMask(Mask):
 
     def reset_parameters(self) -> None:
         """Set all weights to one, and the masks to their initial values."""
-        for mask in self.masks:
-            mask.reset_parameters()  # type: ignore[operator]
+        reset(self.masks)
         torch.nn.init.zeros_(self.log_weights)
 
     def forward(self, graph: Data) -> SumOperator:
@@ -81,8 +81,7 @@ class HeadMasks(Mask):
 
     def reset_parameters(self) -> None:
         """Set the masks to their initial values."""
-        for mask in self.masks:
-            mask.reset_parameters()  # type: ignore[operator]
+        reset(self.masks)
 
     def forward(self, graph: Data) -> HeadStackOperator:
         """The mask of a graph or batch that carries what the masks need."""
@@ -91,9 +90,6 @@ class HeadMasks(Mask):
 
 class OnesMask(Mask):
     """Ones within each graph, as a part of other masks."""
-
-    def reset_parameters(self) -> None:
-        """Nothing is learned."""
 
     def forward(self, graph: Data) -> OnesOperator:
         """The mask of a graph or batch."""

@@ -25,6 +25,14 @@ def test_a_stack_passes_the_carry_on():
     assert reach(1) == [*range(40)]
 
 
+def test_dense_nodes_with_a_carry_and_weights():
+    attn, data, x = ExphormerAttention(8, num_virtual=2), expanded(GRAPHS["star"]), torch.randn(5, 8)
+    wanted, found = (
+        attn(nodes, None, data, carry=attn.initial_carry(1), return_attention_weights=True) for nodes in (x, x[None])
+    )
+    torch.testing.assert_close(found, ((wanted[0][0][None], wanted[0][1]), wanted[1]), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
