@@ -235,14 +235,11 @@ class BlockDiagonalOperator(_CombinedOperator):
         leaves = layout.block.diff(prepend=layout.block[:1]) != 0
         for operator, make, graph in zip(self.operators, makers, leaves.cumsum(0).split(self.sizes)):
             part = block_layout(graph - graph[:1])
-            for graphs, blocks in zip(part.groups.graphs, make(part)):
+            for number, block in enumerate(part.cut(make(part))):
                 if self.heads is not None and operator.heads is None:
-                    blocks = blocks[:, None].expand(-1, self.heads, -1, -1)
-                for number, block in zip(graphs, blocks.expand(len(graphs), *blocks.shape[1:])):
-                    pieces.setdefault(number + int(graph[0]), []).append(block)
-        present = [number for number, size in enumerate(layout.groups.num_nodes) if size]
-        block_of = {number: _block_diagonal(pieces[rank]) for rank, number in enumerate(present)}
-        return [torch.stack([block_of[number] for number in graphs]) for graphs in layout.groups.graphs]
+                    block = block.expand(self.heads, -1, -1)
+                pieces.setdefault(number + int(graph[0]), []).append(block)
+        return layout.stack([_block_diagonal(pieces[number]) for number in sorted(pieces)])
 
     def _matmul(self, x: Tensor) -> Tensor:
         return torch.cat([operator @ block for operator, block in zip(self.operators, x.split(self.sizes))])

@@ -126,10 +126,18 @@ class MaskOperator(ABC):
         """The dense block of each graph of a batch; :obj:`None` if it costs more than products with the mask."""
         return None
 
-    def _blocks_by_product(self, pattern: Pattern) -> DenseBlocks:
-        """The blocks as one product, for a mask of a graph with the edges of ``pattern``."""
+    def _blocks_by_product(
+        self, pattern: Pattern, known: Callable[[BlockLayout], list[Tensor] | None] = lambda layout: None
+    ) -> DenseBlocks:
+        """The blocks as one product, for a mask of a graph with the edges of ``pattern``.
+
+        ``known`` may have a faster way to the blocks ``[g, H or 1, n, n]``.
+        """
 
         def make(layout: BlockLayout) -> list[Tensor]:
+            found = known(layout)
+            if found is not None:
+                return found if self.heads is not None else [block[:, 0] for block in found]
             check_within_graphs(layout, pattern.row, pattern.col)
             eye = identity_columns(layout, self.dtype)
             return column_blocks(

@@ -108,15 +108,12 @@ class BorderedOperator(MaskOperator):
         sizes += [1] * (self.num_graphs - len(sizes))
         if sizes != layout.groups.num_nodes:
             raise ValueError("the graphs of 'batch' are not those of the mask with one more node each")
-        blocks = [pad(block, (1, 0, 1, 0), value=1.0) for block in of_nodes.make(inner)]
-        if layout.groups.graphs == inner.groups.graphs:
-            return blocks
+        blocks = of_nodes.make(inner)
+        if layout.groups.slot is None and layout.groups.graphs == inner.groups.graphs:
+            return [pad(block, (1, 0, 1, 0), value=1.0) for block in blocks]
         lead = [] if self.heads is None else [self.heads]
-        alone = torch.ones(1, 1, dtype=self.dtype, device=self.device).expand(*lead, 1, 1)  # of an empty graph
-        groups = zip(blocks, inner.groups.graphs)  # equal graphs may share a block
-        pieces = [piece for group, graphs in groups for piece in group.expand(len(graphs), *group.shape[1:])]
-        of_graph = dict(zip((number for graphs in inner.groups.graphs for number in graphs), pieces))
-        return [torch.stack([of_graph.get(number, alone) for number in graphs]) for graphs in layout.groups.graphs]
+        empty, pieces = torch.ones(*lead, 0, 0, dtype=self.dtype, device=self.device), iter(inner.cut(blocks))
+        return layout.stack([pad(next(pieces) if n > 1 else empty, (1, 0, 1, 0), value=1.0) for n in sizes])
 
     def _matmul(self, x: Tensor) -> Tensor:
         nodes, tokens = x.index_select(0, self.node), x.index_select(0, self.token)

@@ -44,8 +44,7 @@ class CausalOperator(NonNegativeOperator):
 
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         triangle, one = torch.tril if self.reverse else torch.triu, torch.ones((), dtype=self.dtype, device=self.device)
-        blocks = [triangle(one.expand(1, n, n)) for _, n in layout.groups.shapes]
-        return cut_blocks(blocks, self.batch, layout)
+        return cut_blocks(layout.share(lambda n: triangle(one.expand(n, n))), self.batch, layout)
 
     def _matmul(self, x: Tensor) -> Tensor:
         chains, sweep = self._chains, sweep_up if self.reverse else sweep_down

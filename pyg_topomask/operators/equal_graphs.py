@@ -40,17 +40,18 @@ class EqualGraphsOperator(MaskOperator):
 
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         kernel = (self._kernel() if self.heads is not None else self._kernel()[0]).mT.contiguous()
-        blocks = []
-        for _, size in layout.groups.shapes:
+        for size in layout.groups.num_nodes:
             if size % self.graph_size:
                 raise ValueError(
                     f"the mask is for graphs of {self.graph_size} nodes, but a graph of 'batch' has {size}; "
                     "is 'batch' the batch vector of the mask's graphs?"
                 )
+
+        def block(size: int) -> Tensor:
             copies = torch.eye(size // self.graph_size, dtype=kernel.dtype, device=kernel.device)
-            block = kernel if copies.numel() == 1 else torch.kron(copies, kernel)
-            blocks.append(block[None])
-        return blocks
+            return kernel if copies.numel() == 1 else torch.kron(copies, kernel)
+
+        return layout.share(block)
 
     def _matmul(self, x: Tensor) -> Tensor:
         shape = x.shape

@@ -10,6 +10,7 @@ from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator, 
 from pyg_topomask.operators.parameters import parameter_dtype, per_head
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, group_rows
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.forest import SiblingOrder, sibling_order
 from pyg_topomask.ops.products.paths import path_product
 from pyg_topomask.ops.products.trees import meeting_depths, sweep_down
@@ -40,7 +41,7 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
                 f"'length' must have the shape of 'parent', {list(parent.shape)} (got {list(length.shape)})"
             )
         check_floating("length", length)
-        self.length = torch.where(parent < 0, 0, length)
+        self._edge_length, self.length = length, torch.where(parent < 0, 0, length)
         (self.a, heads_a), (self.b, heads_b) = per_head("a", a, parent.device), per_head("b", b, parent.device)
         self.num_nodes, self.heads = parent.numel(), common_heads([heads_a, heads_b])
         self.dtype, self.device, self.numbers = parameter_dtype(length, a, b), parent.device, (length,)
@@ -53,7 +54,7 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         a, b = (x[:, None, None] if self.heads is not None else x for x in (self.a, self.b))
         blocks = []
-        for distance, same_tree in tree_distances(self.parent, self._order, self.length, layout):
+        for distance, same_tree in tree_distances(self.parent, self._edge_length, layout):
             if self.heads is not None:
                 distance, same_tree = distance[:, None], same_tree[:, None]
             blocks.append(torch.where(same_tree, torch.exp(a * distance + b).to(self.dtype), 0))
@@ -65,19 +66,22 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
         return (torch.exp(self.b).to(x.dtype)[:, None] * product).view_as(x)
 
 
-def tree_distances(
-    parent: Tensor, order: SiblingOrder, length: Tensor, layout: BlockLayout
-) -> list[tuple[Tensor, Tensor]]:
-    """Distances ``[g, n, n]`` for each group of graphs, 0 between trees; and whether two nodes are in the same tree."""
+@once_per_batch
+def tree_distances(parent: Tensor, length: Tensor | None, layout: BlockLayout) -> list[tuple[Tensor, Tensor]]:
+    """Distances ``[g, n, n]`` for each group of graphs, 0 between trees; and whether two nodes are in the same tree.
+
+    All edges have length 1 if ``length`` is :obj:`None`. Computed once per batch, unless lengths are learned.
+    """
     child = (parent >= 0).nonzero().squeeze(1)
     check_within_graphs(layout, child, parent.long().index_select(0, child))
-    tree, width = order.tree, max(layout.groups.num_nodes, default=0)
+    tree, width = sibling_order(parent).tree, max(layout.groups.num_nodes, default=0)
+    length = (parent >= 0).double() if length is None else torch.where(parent < 0, 0, length)
     meeting = meeting_depths(tree, layout.column, width, length)
     depth = sweep_down(tree, length.index_select(0, tree.order)[:, None, None])[:, 0, 0].index_select(0, tree.position)
-    roots = group_rows(tree.root.index_select(0, tree.position), layout.groups)
+    roots = group_rows(tree.root.index_select(0, tree.position) + 1, layout.groups)  # 0 where groups are padded
     result = []
     for root, own, lower in zip(roots, group_rows(depth, layout.groups), column_blocks(layout, meeting)):
-        same_tree = root[:, :, None] == root[:, None]
+        same_tree = (root[:, :, None] == root[:, None]) & (root > 0)[:, None]
         result.append((torch.where(same_tree, own[:, :, None] + own[:, None] - 2 * lower, 0), same_tree))
     return result
 

@@ -11,10 +11,11 @@ from pyg_topomask.checks import check_choice
 from pyg_topomask.operators.base import NonNegativeOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
 from pyg_topomask.ops.attention.mask import DenseBlocks
+from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.products.chebyshev import heat_series
 from pyg_topomask.ops.products.laplacian import LAPLACIANS, heat_generator
-from pyg_topomask.ops.products.polynomial import Basis, polynomial_product
+from pyg_topomask.ops.products.polynomial import Basis, polynomial_blocks, polynomial_product
 
 # Rounding error of a series in float32, in machine epsilons times (half the width of its exponent's range plus one).
 # Measured: at most 1, on stars, whose centre has the largest rounding errors.
@@ -102,7 +103,20 @@ class HeatOperator(NonNegativeOperator):
 
     @property
     def dense_blocks(self) -> DenseBlocks:
-        return self._blocks_by_product(self._generator.pattern)
+        return self._blocks_by_product(self._generator.pattern, self._shared_blocks)
+
+    def _shared_blocks(self, layout: BlockLayout) -> list[Tensor] | None:
+        if self._generator.root is not None:
+            return None
+        dtype = torch.float64 if self._is_wide else self.dtype
+        return polynomial_blocks(*self._polynomial, layout, dtype)
+
+    @property
+    def _polynomial(self) -> tuple[Basis, Tensor, Tensor | None]:
+        """Basis, coefficients, and group of each row."""
+        generator = self._generator
+        group = generator.interval if self._coeffs.size(1) > 1 else None
+        return Basis(generator.pattern, generator.value, chebyshev=True), self._coeffs, group
 
     def _check_range(self, dtype: torch.dtype) -> None:
         if self.laplacian != "adjacency" or not self._generator.low.numel():
@@ -121,9 +135,7 @@ class HeatOperator(NonNegativeOperator):
         root = None if generator.root is None else generator.root.to(dtype)[:, None, None]
         if root is not None:
             rows = rows * root if self._transposed else rows / root
-        group = generator.interval if self._coeffs.size(1) > 1 else None
-        basis = Basis(generator.pattern, generator.value, chebyshev=True)
-        product = polynomial_product(basis, self._coeffs, group, rows)
+        product = polynomial_product(*self._polynomial, rows)
         if root is not None:
             product = product / root if self._transposed else product * root
         return product.to(x.dtype).view_as(x)

@@ -41,7 +41,7 @@ class OnesOperator(SymmetricOperator, NonNegativeOperator):
 
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         one = torch.ones((), dtype=self.dtype, device=self.device)
-        return cut_blocks([one.expand(1, n, n) for _, n in layout.groups.shapes], self.batch, layout)
+        return cut_blocks(layout.share(lambda n: one.expand(n, n)), self.batch, layout)
 
     def _matmul(self, x: Tensor) -> Tensor:
         return segment_sum(x, self.batch).index_select(0, self.batch)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks
+from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.products.polynomial import Basis, polynomial_product
+from pyg_topomask.ops.numerics import absolute, non_negative
+from pyg_topomask.ops.products.polynomial import Basis, polynomial_blocks, polynomial_product
 from pyg_topomask.ops.sparse import Pattern
 
 
@@ -33,8 +36,7 @@ class PowerSeriesOperator(MaskOperator):
     def __init__(self, edge_index: Tensor, num_nodes: int, coeffs: Tensor, edge_weight: Tensor | None = None) -> None:
         check_edges(edge_index, num_nodes, edge_weight)
         pattern, entry = _merged(edge_index, num_nodes)
-        weight = coeffs.detach().new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
-        value = weight.new_zeros(pattern.nnz).index_add(0, entry, weight)
+        value = _values(entry, edge_weight, pattern.nnz, coeffs.dtype)
         self._set(Basis(pattern, value, chebyshev=False), coeffs)
 
     def _set(self, basis: Basis, coeffs: Tensor) -> None:
@@ -52,17 +54,37 @@ class PowerSeriesOperator(MaskOperator):
     def T(self) -> PowerSeriesOperator:
         return self._like(self.basis.T, self.coeffs)
 
-    def _with(self, coeffs: Tensor, value: Tensor) -> PowerSeriesOperator:
-        return self._like(self.basis._replace(value=value), coeffs)
+    @property
+    def bound(self) -> PowerSeriesOperator:
+        if all(map(non_negative, self.numbers)):
+            return self
+        return self._like(self.basis._replace(value=_absolute(self.basis.value)), absolute(self.coeffs))
 
     @property
     def dense_blocks(self) -> DenseBlocks:
-        return self._blocks_by_product(self.basis.pattern)
+        return self._blocks_by_product(self.basis.pattern, self._shared_blocks)
+
+    @property
+    def _by_head(self) -> Tensor:
+        return self.coeffs.view(-1, self.coeffs.size(-1)).t()[:, None]  # [K + 1, 1, H or 1]
+
+    def _shared_blocks(self, layout: BlockLayout) -> list[Tensor] | None:
+        return polynomial_blocks(self.basis, self._by_head, None, layout, self.dtype)
 
     def _matmul(self, x: Tensor) -> Tensor:
-        coeffs = self.coeffs.view(-1, self.coeffs.size(-1)).t()[:, None]  # [K + 1, 1, H or 1]
         rows = x.reshape(self.num_nodes, -1, x.size(-1))
-        return polynomial_product(self.basis, coeffs, None, rows).view_as(x)
+        return polynomial_product(self.basis, self._by_head, None, rows).view_as(x)
+
+
+_absolute = once_per_batch(absolute)
+"""All layers find the same entries, and the same terms of them."""
+
+
+@once_per_batch
+def _values(entry: Tensor, weight: Tensor | None, count: int, dtype: torch.dtype) -> Tensor:
+    """Entries of the distinct edges, with equal edges added up, computed once per batch unless weights are learned."""
+    weight = entry.new_ones(entry.numel(), dtype=dtype) if weight is None else weight
+    return weight.new_zeros(count).index_add(0, entry, weight)
 
 
 @once_per_batch

@@ -16,7 +16,6 @@ from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import is_learned, outside_transforms
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative
-from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.typing import SparseEntries
@@ -175,21 +174,9 @@ class SparseFactorOperator(MaskOperator):
         return DenseBlocks(self._make_blocks, self._block_work)
 
     def _block_work(self, sizes: list[int]) -> float:
-        if self._compiles_blocks:
-            return float(self._meeting.counts.total)
         return float(sum(n * n for n in sizes) if self.left is None or self.right is None else sum(n**3 for n in sizes))
 
-    @property
-    def _compiles_blocks(self) -> bool:
-        """Whether both factors are constant, and compiled code serves them."""
-        if len(self.numbers) < 2 or self.heads is not None or any(map(is_learned, self.numbers)):
-            return False
-        return compiled.refuses(*self.numbers) is None
-
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
-        found = _constant_blocks(layout, *self.factor_pair) if self._compiles_blocks else None
-        if found is not None:
-            return found
         left, right = (
             None if factor is None else (factor.pattern.row, factor.pattern.col, factor.value)
             for factor in (self.left, self.right)
@@ -206,18 +193,6 @@ def count_pairs(num_terms: int, num_entries: int, pattern: Callable[[], Pattern]
     """Number of entries in the support of a product of sparse factors; an upper bound if listing it is expensive."""
     cheap = num_terms <= min(limits.per_stored * max(num_entries, 1), limits.entries)
     return pattern().nnz if cheap else num_terms
-
-
-@torch.compiler.disable
-def _constant_blocks(layout: BlockLayout, left: Factor, right: Factor) -> list[Tensor] | None:
-    """`product_blocks` of factors without a gradient that `compiled.refuses` does not refuse, in compiled code.
-
-    Returns:
-        The blocks; :obj:`None` if an entry joins two graphs.
-    """
-    factors = left.pattern, left.value, right.pattern, right.value
-    flat = compiled.block_product(layout.groups.num_nodes, layout.first_entries, *factors)
-    return None if flat is None else layout.split(flat)
 
 
 def _identity(operator: MaskOperator) -> Factor:

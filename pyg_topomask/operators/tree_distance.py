@@ -24,6 +24,9 @@ METHODS = ("auto", "histogram", "centroid")
 # Time of a multiply-add in histograms, compiled and in plain torch, relative to one in centroids.
 _COMPILED_COST, _TORCH_COST = 0.5, 4
 
+# Work of a product that takes less time than the plan of the centroids.
+_PLAN = 2**21
+
 # Rounding error of an entry, in machine epsilons times the norm of the function; only centroids subtract and transform.
 _ROUNDING = 16.0
 
@@ -81,16 +84,15 @@ class TreeDistanceOperator(SymmetricOperator):
         """The method with the least estimated time; no plan is made if histograms are cheaper anyway."""
         is_compiled = self.device.type == "cpu" and loader.missing("forest") is None
         work = self._histogram_work * (_COMPILED_COST if is_compiled else _TORCH_COST)
-        return "histogram" if self._num_hops < 2 or work <= self._centroid_work else "centroid"
+        return "histogram" if self._num_hops < 2 or work <= _PLAN or work <= self._centroid_work else "centroid"
 
     @property
     def dense_blocks(self) -> DenseBlocks:
         return DenseBlocks(self._make_blocks, tree_block_work)
 
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
-        length = (self.parent >= 0).double()
         blocks = []
-        for distance, same_tree in tree_distances(self.parent, self._order, length, layout):
+        for distance, same_tree in tree_distances(self.parent, None, layout):
             inside = same_tree & (distance < self.values.size(-1))
             hops = torch.where(inside, distance, 0).long()
             entry = self.values.index_select(-1, hops.flatten()).unflatten(-1, hops.shape)

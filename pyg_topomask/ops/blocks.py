@@ -1,22 +1,26 @@
-"""Dense blocks of a block-diagonal matrix, one block for each graph of a batch; blocks of equal size are stacked."""
+"""Dense blocks of a block-diagonal matrix, one block for each graph of a batch, stacked in groups of similar size."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.segment import SizeGroups, ragged_ranges, size_groups
+from pyg_topomask.ops.segment import SizeGroups, size_groups
 
 Triples = tuple[Tensor, Tensor, Tensor]
 """Rows, columns and entries of a sparse matrix."""
 
 
 class BlockLayout:
-    """Positions of the entries of all graphs' ``n × n`` blocks in one flat array.
+    """Positions of the entries of all graphs' blocks in one flat array.
+
+    A block has as many rows and columns as the largest graph of its group. Entries beyond the graph are zero.
 
     Args:
         groups: The batch's graphs; blocks are in the order of these groups.
@@ -25,40 +29,53 @@ class BlockLayout:
 
     def __init__(self, groups: SizeGroups, device: torch.device) -> None:
         self.groups, self.device = groups, device
+        self._tables: dict[tuple[bool, ...], Tensor] = {}
         self.lengths = [g * n * n for g, n in groups.shapes]
         """Number of entries of each group's blocks."""
 
-    @cached_property
-    def first_entries(self) -> list[int]:
-        """Index of the first entry of each graph's block."""
-        order = [graph for graphs in self.groups.graphs for graph in graphs]
-        sizes = self.groups.num_nodes
-        found = dict(zip(order, accumulate((sizes[graph] ** 2 for graph in order), initial=0)))
-        return [found.get(graph, 0) for graph in range(len(sizes))]  # a graph without nodes may be in no group
+    @torch.inference_mode(False)
+    def table(self, shared: Sequence[bool] = ()) -> Tensor:
+        """First node, nodes, first entry and width of the block of each graph, int64, in the order of the groups.
+
+        Args:
+            shared: Whether the graphs of each group have one block; no group if empty.
+        """
+        key = tuple(shared) or (False,) * len(self.groups.graphs)
+        if key not in self._tables:
+            first, rows, start = [0, *accumulate(self.groups.num_nodes)], [], 0
+            for graphs, (_, width), one in zip(self.groups.graphs, self.groups.shapes, key):
+                for graph in graphs:
+                    rows.append([first[graph], self.groups.num_nodes[graph], start, width])
+                    start += 0 if one else width**2
+                start += width**2 if one else 0
+            self._tables[key] = torch.tensor(rows, dtype=torch.int64, device="cpu").view(-1, 4)
+        return self._tables[key]
 
     @cached_property
     @torch.inference_mode(False)
     def column(self) -> Tensor:
         """Position of each node within the rows of its graph's block, shape ``[N]``."""
-        return ragged_ranges(torch.zeros_like(self._sizes), self._sizes)[1]
+        return torch.arange(len(self._by_node), device=self.device) - self._by_node[:, 0]
 
     @cached_property
     @torch.inference_mode(False)
     def block(self) -> Tensor:
         """Index of the first entry of each node's block, shape ``[N]``."""
-        first = torch.tensor(self.first_entries, dtype=torch.int64, device=self.device)
-        return torch.repeat_interleave(first, self._sizes)
+        return self._by_node[:, 2].clone()
 
     @cached_property
     @torch.inference_mode(False)
     def row_start(self) -> Tensor:
         """Index of the first entry of each node's row, shape ``[N]``."""
-        return self.block + self.column * torch.repeat_interleave(self._sizes, self._sizes)
+        return self.block + self.column * self._by_node[:, 3]
 
     @cached_property
     @torch.inference_mode(False)
-    def _sizes(self) -> Tensor:
-        return torch.tensor(self.groups.num_nodes, dtype=torch.int64, device=self.device)
+    def _by_node(self) -> Tensor:
+        """The row of `table` of each node, ``[N, 4]``."""
+        table = self.table()
+        table = table[table[:, 0].argsort()]
+        return table.repeat_interleave(table[:, 1], dim=0).to(self.device, non_blocking=True)
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """The blocks ``[g, n, n]`` or ``[g, H, n, n]`` of each group, from all entries ``[*]`` or ``[*, H]``."""
@@ -66,6 +83,32 @@ class BlockLayout:
             part.view(g, n, n) if flat.dim() == 1 else part.view(g, n, n, -1).permute(0, 3, 1, 2)
             for (g, n), part in zip(self.groups.shapes, flat.split(self.lengths))
         ]
+
+    def cut(self, blocks: list[Tensor]) -> list[Tensor]:
+        """Block ``[n, n]`` or ``[H, n, n]`` of each graph that has nodes, in the order of the batch."""
+        sizes, found = self.groups.num_nodes, {}
+        for graphs, block in zip(self.groups.graphs, blocks):
+            for graph, own in zip(graphs, block.expand(len(graphs), *block.shape[1:])):
+                found[graph] = own[..., : sizes[graph], : sizes[graph]]
+        return [found[graph] for graph in sorted(found)]
+
+    def stack(self, blocks: list[Tensor]) -> list[Tensor]:
+        """The inverse of `cut`."""
+        block_of = dict(zip(filter(self.groups.num_nodes.__getitem__, range(len(self.groups.num_nodes))), blocks))
+        return [
+            torch.stack([pad(block_of[graph], (0, width - block_of[graph].size(-1)) * 2) for graph in graphs])
+            for graphs, (_, width) in zip(self.groups.graphs, self.groups.shapes)
+        ]
+
+    def share(self, kernel: Callable[[int], Tensor]) -> list[Tensor]:
+        """Blocks of equal graphs, from the block ``[n, n]`` or ``[H, n, n]`` of ``n`` nodes, which begins with those of
+        fewer; ``g`` is 1 in groups without padding.
+        """
+        blocks = []
+        for (_, width), inside in zip(self.groups.shapes, self.groups.inside):
+            block = kernel(width)[None]
+            blocks.append(block if inside is None else block * (inside if block.dim() == 3 else inside[:, None]))
+        return blocks
 
 
 @once_per_batch

@@ -1,40 +1,31 @@
-"""Sums over the graphs of a batch, without padding the graphs to one size."""
+"""Sums over the graphs of a batch, and their groups of similar size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from itertools import groupby, pairwise
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.checks import holds
+from pyg_topomask.ops.functions import Linear
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.sparse import permute_rows, row_pointers
+from pyg_topomask.ops.sparse import row_pointers
 
-# Nodes per block of `segment_linear_attention`. 32 or 64 are fastest on CPU; 32 wastes less on small graphs.
-_BLOCK = 32
+# Groups of graphs (`SizeGroups`): twice the binary logarithm of the most nodes in the first one, and their number.
+_LEAST_STEP, _LEAST_STEP_CPU, _MOST_GROUPS = 12, 10, 8
 
 _UNSORTED = "'batch' must be sorted: sort nodes by graph first, for example with batch.argsort(stable=True)"
 
-# If one graph's and head's state has more numbers than this, graphs of equal size are stacked instead. On CPU, filling
-# blocks then costs more than one call for each size (97 × 97: 437 ms in blocks, 210 ms by size; 25 × 25: 46 and 49 ms).
-_WIDE_STATE = 2**12
-
 
 class Segments(NamedTuple):
-    """A batch's graphs, each split into blocks of at most 32 nodes."""
+    """A batch's graphs."""
 
     ptr: list[int]
     """First node of each graph, followed by the number of nodes: ``B + 1`` numbers."""
-    slot: Tensor
-    """Position of each node in the padded blocks, shape ``[N]``."""
-    block_graph: Tensor
-    """Graph of each block, shape ``[number of blocks]``."""
-    one_block_each: bool
-    """Whether every graph fits into one block."""
 
     @property
     def num_graphs(self) -> int:
@@ -42,29 +33,83 @@ class Segments(NamedTuple):
         return len(self.ptr) - 1
 
 
-class SizeGroups(NamedTuple):
-    """A batch's graphs, stacked by equal size unless most graphs differ in size."""
+class SizeGroups:
+    """A batch's graphs in at most 8 groups of similar size, each padded to its largest graph.
 
-    order: Tensor | None
-    """Nodes sorted by the size of their graph, shape ``[N]``; :obj:`None` if they already are."""
-    inverse: Tensor | None
-    """Inverse of `order`."""
-    graphs: list[list[int]]
-    """Graphs of each group, without empty ones."""
-    num_nodes: list[int]
-    """Number of nodes of every graph, including empty ones."""
+    Groups end at 64 nodes (on CPU at 32), below which a call costs more than its pairs, and at powers of the square
+    root of two, so that padding at most doubles the pairs of larger graphs.
 
-    @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """Number of graphs ``g`` of each group, and number of nodes ``n`` of each of them."""
-        return [(len(graphs), self.num_nodes[graphs[0]]) for graphs in self.graphs]
+    Args:
+        num_nodes: Number of nodes of every graph.
+        device: Device of the batch.
+    """
+
+    def __init__(self, num_nodes: list[int], device: torch.device) -> None:
+        self.num_nodes, self.device = num_nodes, device
+        steps = [(n * n - 1).bit_length() for n in num_nodes]  # 2 log2(n), rounded up
+        least = _LEAST_STEP_CPU if device.type == "cpu" else _LEAST_STEP
+        least = max(least, max(steps, default=0) - _MOST_GROUPS + 1)
+        found: dict[int, list[int]] = {}
+        for graph, nodes in enumerate(num_nodes):
+            if nodes:
+                found.setdefault(max(steps[graph], least), []).append(graph)
+        self.graphs = [found[step] for step in sorted(found)]
+        """Graphs of each group, without empty ones."""
+        self.shapes = [(len(graphs), max(num_nodes[graph] for graph in graphs)) for graphs in self.graphs]
+        """Number of graphs ``g`` of each group, and number of nodes ``n`` of the largest one."""
+
+    @cached_property
+    @torch.inference_mode(False)
+    def slot(self) -> Tensor | None:
+        """Row of each node in the padded groups, one after the other, shape ``[N]``; :obj:`None` if nothing moves."""
+        start, total = [0] * len(self.num_nodes), 0
+        for graphs, (_, width) in zip(self.graphs, self.shapes):
+            for graph in graphs:
+                start[graph], total = total, total + width
+        before = accumulate(self.num_nodes, initial=0)
+        if total == sum(self.num_nodes) and all(a == b for a, b, n in zip(start, before, self.num_nodes) if n):
+            return None
+        first, count = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in (start, self.num_nodes))
+        return ragged_ranges(first, count)[1].to(self.device, non_blocking=True)
 
     def split(self, x: Tensor) -> list[Tensor]:
-        """Rows of ``x`` ``[N, *]`` of each group, ``[g, n, *]``."""
+        """Rows of ``x`` ``[N, *]`` of each group, ``[g, n, *]``; zeros after the nodes of a smaller graph."""
         if not self.graphs:
             return []
-        parts = permute_rows(x, self.order, self.inverse).split([g * n for g, n in self.shapes])
-        return [part.unflatten(0, shape) for part, shape in zip(parts, self.shapes)]
+        lengths = [g * n for g, n in self.shapes]
+        rows = x if self.slot is None else _Place.apply(x, self.slot, sum(lengths), False)
+        return [part.unflatten(0, shape) for part, shape in zip(rows.split(lengths), self.shapes)]
+
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """The rows ``[N, *]`` of the nodes in parts ``[g, n, *]``."""
+        rows = torch.cat([part.flatten(0, 1) for part in parts]) if len(parts) > 1 else parts[0].flatten(0, 1)
+        return rows if self.slot is None else _Place.apply(rows, self.slot, rows.size(0), True)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def inside(self) -> list[Tensor | None]:
+        """Pairs of nodes of each group's graphs, bool, ``[g, n, n]``; :obj:`None` if nothing is padded."""
+        found: list[Tensor | None] = []
+        for graphs, (_, width) in zip(self.graphs, self.shapes):
+            sizes = torch.tensor([self.num_nodes[graph] for graph in graphs], device="cpu")
+            node = torch.arange(width, device=self.device) < sizes[:, None].to(self.device, non_blocking=True)
+            is_padded = any(self.num_nodes[graph] < width for graph in graphs)
+            found.append(node[:, :, None] & node[:, None] if is_padded else None)
+        return found
+
+
+class _Place(Linear):
+    """Rows put at distinct ``slot`` s among ``total`` rows, zero elsewhere; or the rows of these slots."""
+
+    @staticmethod
+    def forward(x: Tensor, slot: Tensor, total: int, back: bool) -> Tensor:
+        if back:
+            return x.index_select(0, slot)
+        return x.new_zeros(total, *x.shape[1:]).index_copy_(0, slot, x)
+
+    @staticmethod
+    def adjoint(slot: Tensor, total: int, back: bool) -> tuple[Tensor, int, bool]:
+        return slot, total, not back
 
 
 def check_batch(batch: Tensor, num_nodes: int) -> None:
@@ -90,43 +135,33 @@ def _is_sorted(batch: Tensor) -> bool:
 
 @once_per_batch
 def segments(batch: Tensor) -> Segments:
-    """Blocks of a batch vector that `check_batch` accepts, computed once per batch."""
+    """The graphs of a batch vector that `check_batch` accepts, computed once per batch."""
     check_batch(batch, batch.numel())
-    ptr = row_pointers(batch, int(batch[-1]) + 1 if batch.numel() else 0).long()
-    ends, num_blocks = ptr.tolist(), (ptr.diff() + _BLOCK - 1) // _BLOCK  # on CUDA, only these two lines wait
-    first = _offsets(num_blocks) * _BLOCK
-    slot = torch.arange(batch.numel(), device=batch.device) + (first[:-1] - ptr[:-1]).index_select(0, batch)
-    counts = [-(-(b - a) // _BLOCK) for a, b in pairwise(ends)]
-    block_graph = torch.repeat_interleave(num_blocks, output_size=sum(counts))
-    return Segments(ends, slot, block_graph, all(count == 1 for count in counts))
+    # On CUDA, only this line waits.
+    return Segments(row_pointers(batch, int(batch[-1]) + 1 if batch.numel() else 0).tolist())
 
 
 def size_groups(batch: Tensor | int) -> SizeGroups:
     """Groups of a checked batch vector, computed once per batch, or of one graph with the given number of nodes."""
-    if isinstance(batch, int):
-        return SizeGroups(None, None, [[0]] if batch else [], [batch])
-    return _size_groups(batch)
+    return SizeGroups([batch], torch.device("cpu")) if isinstance(batch, int) else _size_groups(batch)
 
 
-def group_sizes(batch: Tensor | int) -> tuple[int, list[int]]:
-    """Number of `size_groups`, and number of nodes of every graph; cheaper than the groups themselves."""
-    if isinstance(batch, int):
-        return min(batch, 1), [batch]
-    groups, size = _grouped(batch)
-    return len(groups), size
+@once_per_batch
+def _size_groups(batch: Tensor) -> SizeGroups:
+    return SizeGroups([b - a for a, b in pairwise(segments(batch).ptr)], batch.device)
 
 
 def in_groups(
-    function: Callable[[list[int], Tensor, Tensor, Tensor], Tensor], groups: SizeGroups, q: Tensor, k: Tensor, v: Tensor
+    function: Callable[[int, Tensor, Tensor, Tensor], Tensor], groups: SizeGroups, q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
-    """Attention within each graph, by a function that is called once for all graphs of the same size ``n``.
+    """Attention within each graph, by a function that is called once for all graphs of a group.
 
     The inputs are split once and the results are joined once. Otherwise, the backward pass would fill an array of the
     whole batch for each graph.
 
     Args:
-        function: Takes the graphs of a group and their ``q, k [g, H, n, R]`` and ``v [g, H, n, D]``; returns
-            ``[g, H, n, D]``.
+        function: Takes the number of a group, and its ``q, k [g, H, n, R]`` and ``v [g, H, n, D]`` with zeros after the
+            nodes of a smaller graph; returns ``[g, H, n, D]``.
         groups: The batch's groups.
         q, k: Shape ``[N, H, R]``.
         v: Shape ``[N, H, D]``.
@@ -135,12 +170,14 @@ def in_groups(
         Shape ``[N, H, D]``.
     """
     if not groups.graphs:
-        return v.clone()
+        return v + (q * k).sum(-1, keepdim=True)  # no rows, with gradients
+    widths = [x.size(-1) for x in (q, k, v)]
+    moved = (q, k, v) if groups.slot is None else [torch.cat([q, k, v], dim=-1)]  # one array takes fewer calls
     out = []
-    for graphs, *qkv in zip(groups.graphs, *(groups.split(x) for x in (q, k, v))):
-        result = function(graphs, *(x.transpose(1, 2) for x in qkv))
-        out.append(result.transpose(1, 2).flatten(0, 1))
-    return permute_rows(out[0] if len(out) == 1 else torch.cat(out), groups.inverse, groups.order)
+    for number, parts in enumerate(zip(*(groups.split(x) for x in moved))):
+        qkv = parts if groups.slot is None else parts[0].split(widths, dim=-1)
+        out.append(function(number, *(x.transpose(1, 2) for x in qkv)).transpose(1, 2))
+    return groups.join(out)
 
 
 def ragged_ranges(first: Tensor, count: Tensor, total: int | None = None) -> tuple[Tensor, Tensor]:
@@ -190,11 +227,7 @@ def segment_max(x: Tensor, batch: Tensor) -> Tensor:
 def segment_linear_attention(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:
     r"""Sums :math:`\sum_j (q_i \cdot k_j) v_j` over the nodes ``j`` of each node's own graph.
 
-    Nodes are placed in blocks of 32 that do not cross graphs. Each block's ``k v^T`` is one small matrix product, and
-    blocks are summed by graph. This is faster than padding whole graphs to one size even if sizes are similar, and far
-    faster if they are not. On CPU, wide heads are multiplied graph by graph, without blocks.
-
-    Cost: :math:`O(N R D)` operations per head; :math:`O(N (R + D) + (N / 32 + B) R D)` memory.
+    Cost: :math:`O(N R D)` operations per head; :math:`O(N (R + D) + B R D)` memory.
 
     Args:
         q, k: Queries and keys, shape ``[N, H, R]``.
@@ -207,54 +240,4 @@ def segment_linear_attention(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | No
     if batch is None:
         state = torch.einsum("nhr,nhd->hrd", k, v)
         return torch.einsum("nhr,hrd->nhd", q, state)
-    if q.device.type == "cpu" and q.size(-1) * v.size(-1) > _WIDE_STATE:
-        return in_groups(lambda _, q, k, v: q @ (k.transpose(-1, -2) @ v), size_groups(batch), q, k, v)
-    seg, heads = segments(batch), q.size(1)
-    slot = _head_slots(batch, heads)
-    q, k, v = (_to_blocks(x, slot, seg.block_graph.numel() * heads) for x in (q, k, v))  # [blocks H, 32, *]
-    state = k.mT @ v
-    if not seg.one_block_each:
-        state = state.unflatten(0, (-1, heads))
-        state = state.new_zeros(seg.num_graphs, *state.shape[1:]).index_add(0, seg.block_graph, state)
-        state = state.index_select(0, seg.block_graph).flatten(0, 1)
-    return (q @ state).flatten(0, 1).index_select(0, slot).unflatten(0, (-1, heads))
-
-
-@once_per_batch
-def _head_slots(batch: Tensor, heads: int) -> Tensor:
-    """Position of each node and head in blocks ``[blocks, H, 32]``, shape ``[N H]``."""
-    slot = segments(batch).slot[:, None]
-    head = torch.arange(heads, device=batch.device)
-    return ((slot // _BLOCK * heads + head) * _BLOCK + slot % _BLOCK).flatten()
-
-
-def _to_blocks(x: Tensor, slot: Tensor, num_blocks: int) -> Tensor:  # [N, H, *] -> [blocks H, 32, *]
-    padded = x.new_zeros(num_blocks * _BLOCK, x.size(-1))
-    return padded.index_copy(0, slot, x.reshape(slot.numel(), x.size(-1))).unflatten(0, (-1, _BLOCK))
-
-
-@once_per_batch
-def _grouped(batch: Tensor) -> tuple[list[list[int]], list[int]]:
-    """`SizeGroups.graphs` and `SizeGroups.num_nodes`."""
-    size = [b - a for a, b in pairwise(segments(batch).ptr)]
-    by_size = sorted((graph for graph in range(len(size)) if size[graph]), key=size.__getitem__)
-    groups = [list(group) for _, group in groupby(by_size, key=size.__getitem__)]
-    if len(by_size) < 2 * len(groups):  # too few graphs of equal size to be worth moving
-        groups = [[graph] for graph in sorted(by_size)]
-    return groups, size
-
-
-@once_per_batch
-def _size_groups(batch: Tensor) -> SizeGroups:
-    groups, size = _grouped(batch)
-    ptr, graphs = segments(batch).ptr, [graph for group in groups for graph in group]
-    order = inverse = None
-    if graphs != sorted(graphs):
-        rows = [torch.arange(ptr[graph], ptr[graph + 1], device="cpu") for graph in graphs]
-        order = torch.cat(rows).to(batch.device, non_blocking=True)
-        inverse = order.argsort()
-    return SizeGroups(order, inverse, groups, size)
-
-
-def _offsets(size: Tensor) -> Tensor:
-    return torch.cat([size.new_zeros(1), size.cumsum(0)])
+    return in_groups(lambda _, q, k, v: q @ (k.mT @ v), size_groups(batch), q, k, v)

@@ -9,6 +9,7 @@ from pyg_topomask.ops.segment import (
     segment_max,
     segment_mean,
     segment_sum,
+    size_groups,
 )
 from tests.ops.compare import assert_is_the_reference
 
@@ -52,6 +53,24 @@ def test_random_ragged_batches(sizes, seed):
     torch.testing.assert_close(segment_sum(x, batch), torch.stack([part.sum(0) for part in parts]), **TOL)
     largest = [part.amax(0) if len(part) else torch.full((4,), -torch.inf).double() for part in parts]
     assert torch.equal(segment_max(x, batch), torch.stack(largest))
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.one_of(st.integers(0, 40), st.integers(0, 600)), min_size=1, max_size=12).filter(sum))
+def test_groups_of_similar_size(sizes):
+    """They are few, padding at most doubles the pairs of graphs that are not small, and nothing is lost."""
+    batch = batch_of(sizes)
+    groups = size_groups(batch)
+    listed = [graph for graphs in groups.graphs for graph in graphs]
+    assert sorted(listed) == [graph for graph, size in enumerate(groups.num_nodes) if size]
+    assert len(groups.graphs) <= 8
+    for graphs, (_, width), inside in zip(groups.graphs, groups.shapes, groups.inside, strict=True):
+        own = [sizes[graph] for graph in graphs]
+        assert width == max(own)
+        assert width <= 32 or width**2 <= max(2 * min(own) ** 2, 2 * 32**2, max(sizes) ** 2 / 2**6)
+        assert (min(own) == width) if inside is None else (inside.sum((1, 2)).tolist() == [n * n for n in own])
+    x = torch.randn(batch.numel(), 2)
+    assert torch.equal(groups.join(groups.split(x)), x)
 
 
 def test_one_graph_without_a_batch_vector():

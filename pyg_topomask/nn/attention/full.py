@@ -38,7 +38,7 @@ class FullAttention(Attention):
         batch.attn_bias = self.distance_embedding(distance(query, key))  # [P, H], differentiable
         x = attn(x, batch.batch, batch)  # attn = FullAttention(C, H, attn_bias="attn_bias")
 
-    Cost: :math:`O(\sum_g n_g^2 C)` operations for graphs of :math:`n_g` nodes. Nothing is padded. Without biases, no
+    Cost: :math:`O(\sum_g n_g^2 C)` operations for graphs of :math:`n_g` nodes. Without biases, no
     array over the pairs of the whole batch is formed; the cost of biases is documented at
     :func:`~pyg_topomask.ops.attention.full_softmax.segment_softmax_attention`. On CPU, torch's fused kernel has no
     second derivative.

@@ -42,7 +42,7 @@ class SANAttention(Attention):
     without edges if :math:`\gamma` is as small. The paper's layer, with its norms and feed-forward part, is a
     :class:`~pyg_topomask.nn.GPSLayer` without convolution.
     Cost: :math:`O((E + \sum_g n_g^2) C)` operations and :math:`O(E C + H \sum_g n_g^2)` memory for graphs of
-    :math:`n_g` nodes, in dense blocks without padding. Without ``full_graph``, both are :math:`O(E C)`.
+    :math:`n_g` nodes, in dense blocks of similar size. Without ``full_graph``, both are :math:`O(E C)`.
 
     The graph must have ``edge_index`` or ``adj_t``, and ``edge_attr`` if ``edge_dim`` is given.
 

@@ -140,7 +140,7 @@ class Kernel(NamedTuple):
         return pattern.restore(torch.stack(out, dim=1))
 
     def sums_in_blocks(self, entry: Tensor, bound: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums of graphs of equal size over dense blocks of the mask.
+        """Sums of graphs of similar size over dense blocks of the mask; arrays are zero beyond smaller graphs.
 
         In the products, channels come before nodes, which is twice as fast on CPU for narrow heads.
 

@@ -52,7 +52,8 @@ class DenseBlocks:
     make: Callable[[BlockLayout], list[Tensor]]
     """Blocks of the transposed mask for each group of graphs of a layout, ``[g, n, n]`` or ``[g, H, n, n]``.
 
-    ``g`` may be 1 if all graphs of the group share a block. Row ``j``, column ``i`` is the weight with which node ``i``
+    ``n`` is the number of nodes of the group's largest graph; entries beyond a smaller graph are zero. ``g`` may be 1
+    if all graphs of the group share a block. Row ``j``, column ``i`` is the weight with which node ``i``
     reads node ``j``. Raises ValueError if the mask connects two graphs of the layout.
     """
     work: Callable[[list[int]], float] = lambda sizes: 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
@@ -52,8 +53,8 @@ ENGINES = {
     "pairs_triton": Engine("pairwise", pairs_triton.refuses, Problem.pair_work, pairs_triton.attend),
     "pairs": Engine("pairwise", pairs.refuses, Problem.pair_work, pairs.attend),
     "parts": Engine("pairwise", parts.refuses, parts.work, parts.attend),
-    "blocks_cpp": Engine("blocks", blocks_cpp.refuses, blocks_cpp.work, blocks_cpp.attend),
-    "blocks": Engine("blocks", blocks.refuses, blocks.work, blocks.attend),
+    "blocks_cpp": Engine("blocks", blocks_cpp.refuses, Problem.block_work, blocks_cpp.attend),
+    "blocks": Engine("blocks", blocks.refuses, partial(Problem.block_work, kept_pairs=True), blocks.attend),
     "factored": Engine("factored", factored.refuses, factored.work, factored.attend),
     "dense": Engine("dense", dense.refuses, dense.work, dense.attend),
 }
@@ -111,5 +112,5 @@ def _cost(name: str, problem: Problem) -> tuple[bool, float]:
     work = ENGINES[name].work(problem)
     stored = 0 if problem.mask is None else problem.mask.num_multiply_adds
     heavy = work.get("held", 0) > max(limits.numbers_held, limits.per_stored * stored)
-    crosses = name == "dense" and len(problem.sizes[1]) > 1
+    crosses = name == "dense" and len(problem.groups.num_nodes) > 1
     return heavy or crosses, estimate(name, problem.v.device.type, work)

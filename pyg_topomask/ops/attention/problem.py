@@ -25,7 +25,7 @@ from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, Entries, Rows, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, one_graph_layout
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.segment import group_sizes, segment_max, segment_sum
+from pyg_topomask.ops.segment import SizeGroups, segment_max, segment_sum, size_groups
 from pyg_topomask.ops.sparse import Combination, Pattern
 
 # The rounding error of a sum is assumed to grow up to this number of terms; errors of more terms largely cancel.
@@ -165,22 +165,25 @@ class Problem:
         numbers = pairs * (features + channels)
         return {"call": 1, "held": self.num_pairs, "listed": listed, "pair": pairs, "number": numbers}
 
-    def block_work(self, kept_pairs: bool) -> dict[str, float]:
+    def block_work(self, kept_pairs: bool = False) -> dict[str, float]:
         """Amounts of work in blocks: sizes of graphs, multiply-adds that make the blocks, pairs of nodes of all heads,
         and numbers of their keys and values. If ``kept_pairs``, a number for each pair and head is held.
         """
         _, heads, features, channels = self.size
-        (count, sizes), blocks, own = self.sizes, self.mask.dense_blocks, self.mask.heads or 1
-        entries = sum(n * n for n in sizes)
-        held = entries * heads if kept_pairs else own * (count * max(sizes) ** 2 if blocks.shared else entries)
+        groups, blocks, own = self.groups, self.mask.dense_blocks, self.mask.heads or 1
+        sizes, count = groups.num_nodes, len(groups.graphs)
+        padded = sum(g * n * n for g, n in groups.shapes)
+        shared = blocks.shared and groups.slot is None
+        held = padded * heads if kept_pairs else own * (count * max(sizes) ** 2 if shared else padded)
         made = blocks.work(sizes) * own * (1 if self.owns_bound else 2)
-        pairs, numbers = entries * heads, entries * heads * (features + channels)
+        pairs = heads * (padded if kept_pairs else sum(n * n for n in sizes))
+        numbers = pairs * (features + channels)
         return {"call": 1, "held": held, "size": count, "made": made, "pair": pairs, "number": numbers}
 
     @cached_property
-    def sizes(self) -> tuple[int, list[int]]:
-        """Number of different sizes of graphs, and the number of nodes of every graph."""
-        return group_sizes(self.k.size(0) if self.batch is None else self.batch)
+    def groups(self) -> SizeGroups:
+        """Groups of graphs of similar size."""
+        return size_groups(self.k.size(0) if self.batch is None else self.batch)
 
     def pairs(self) -> Pairs:
         """The pairs of the rows, listed anew unless the mask keeps them."""

@@ -37,7 +37,7 @@ def san_attention(
         s_{ji} = q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}, \quad s'_{ji} = q'_i \cdot k'_j / \sqrt{D}
 
     Each edge is a separate term, so an edge that is given twice counts twice. Non-edges are pairs of two different
-    nodes of the same graph without an edge. They are scored in dense blocks; graphs of equal size share one product.
+    nodes of the same graph without an edge. They are scored in dense blocks; graphs of similar size share one product.
 
     Cost per head: :math:`O((E + \sum_g n_g^2) D)` operations and :math:`O(E D + \sum_g n_g^2)` memory. Without
     ``absent``, both are :math:`O(E D)`.
@@ -120,14 +120,16 @@ def san_attention_reference(
 
 @once_per_batch
 def _edges_and_loops(edge_index: Tensor, batch: Tensor) -> list[Tensor]:
-    """Whether each pair (sender, receiver) of a graph is an edge or a node with itself.
+    """Whether each pair (sender, receiver) is an edge, a node with itself, or no pair of nodes of a graph.
 
     For each group of ``g`` graphs of ``n`` nodes: boolean, ``[g, 1, n, n]``.
     """
     node = torch.arange(batch.numel(), device=batch.device)
     sender, receiver = torch.cat([edge_index.long(), torch.stack([node, node])], dim=1)
-    filled = fill_blocks(block_layout(batch), sender, receiver, torch.ones(sender.numel(), device=batch.device))
-    return [(block > 0)[:, None] for block in filled]
+    layout = block_layout(batch)
+    filled = fill_blocks(layout, sender, receiver, torch.ones(sender.numel(), device=batch.device))
+    pairs = zip(filled, layout.groups.inside)
+    return [((block > 0) if inside is None else (block > 0) | ~inside)[:, None] for block, inside in pairs]
 
 
 def _non_edge_softmax(
@@ -139,10 +141,10 @@ def _non_edge_softmax(
     """
     batch = one_graph(v.size(0), v.device) if batch is None else batch
     groups = size_groups(batch)
-    hidden = {graphs[0]: block for graphs, block in zip(groups.graphs, _edges_and_loops(edge_index, batch))}
+    hidden = _edges_and_loops(edge_index, batch)
 
-    def attend(graphs: list[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        score = (k @ q.mT.contiguous()).masked_fill_(hidden[graphs[0]], -torch.inf)  # [g, H, n, n]
+    def attend(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        score = (k @ q.mT.contiguous()).masked_fill_(hidden[number], -torch.inf)  # [g, H, n, n]
         top = score.detach().amax(-2, keepdim=True)
         weight = score.sub_(top.masked_fill(top == -torch.inf, 0)).exp_()
         v = v.mT.contiguous()  # [g, H, D + 1, n]

@@ -2,6 +2,7 @@ r"""Chebyshev series of :math:`e^{-\lambda x}` on an interval, as short as an er
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import log, pi, sqrt
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor
 
 # Series of a higher degree are refused: the user hardly intends that many sparse products.
 _MOST_DEGREE = 2**15
+
+# Degree up to which the cosine transform is a product with its matrix.
+_MOST_PRODUCTS = 256
 
 
 def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
@@ -42,17 +46,34 @@ def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
             f"{_MOST_DEGREE}; use a smaller time, or normalise the edge weights"
         )
     num_nodes = int(bound)
-    angle = torch.arange(num_nodes + 1, dtype=torch.float64, device=time.device) * (pi / num_nodes)
-    sample = torch.exp(-width[..., None] * (1 + torch.cos(angle)))  # [U, H, n + 1]
-    mirrored = torch.cat([sample, sample[..., 1:-1].flip(-1)], dim=-1)
-    coeffs = torch.fft.rfft(mirrored).real / num_nodes
-    coeffs = torch.cat([coeffs[..., :1] / 2, coeffs[..., 1:-1], coeffs[..., -1:] / 2], dim=-1)
+    points, matrix = _transform(num_nodes, time.device)
+    sample = torch.exp(-width[..., None] * points)  # [U, H, n + 1]
+    if matrix is not None:
+        coeffs = sample @ matrix
+    else:
+        mirrored = torch.cat([sample, sample[..., 1:-1].flip(-1)], dim=-1)
+        coeffs = torch.fft.rfft(mirrored).real / num_nodes
+        coeffs = torch.cat([coeffs[..., :1] / 2, coeffs[..., 1:-1], coeffs[..., -1:] / 2], dim=-1)
     size = coeffs.detach().abs()
     tail = size.flip(-1).cumsum(-1).flip(-1) - size  # sum of the terms after each one
     # One term more than the tolerance needs, because the gradient at time 0 is that of the first term.
     degree = (tail > tol[..., None] / 2).sum(-1) + 1
     keep = torch.arange(num_nodes + 1, device=time.device) <= degree[..., None]
     return torch.where(keep, coeffs, 0)[..., : int(degree.max()) + 1].movedim(-1, 0)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _transform(num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The Chebyshev nodes, from 2 to 0, ``[n + 1]``, and the cosine transform that gives the coefficients, ``[n + 1,
+    n + 1]``: one product takes fewer calls than an FFT. There is no matrix if it would be large.
+    """
+    number = torch.arange(num_nodes + 1, dtype=torch.float64, device=device)
+    points = 1 + torch.cos(number * (pi / num_nodes))
+    if num_nodes > _MOST_PRODUCTS:
+        return points, None
+    ends = torch.where((number == 0) | (number == num_nodes), 0.5, 1.0)
+    return points, torch.cos(number[:, None] * number * (pi / num_nodes)) * ends[:, None] * ends * (2 / num_nodes)
 
 
 def _degree_bound(width: float, tol: float) -> float:

@@ -1,12 +1,8 @@
-"""Products of sparse factors in compiled code, ``native/sparse/``: the same as SciPy's, and about 4 times as fast.
-
-The dense blocks of a batch of graphs are about 3 times as fast as the list of their entries.
-"""
+"""Products of sparse factors in compiled code, ``native/sparse/``: the same as SciPy's, and about 4 times as fast."""
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -20,10 +16,9 @@ refuses = partial(loader.refuses, "sparse")
 
 _FACTORS = ("left_rowptr", "left_col", "left_value", "right_rowptr", "right_col", "right_value")
 _product = Entry("sparse", "sparse_product", (*_FACTORS, "first", "rowptr", "col", "value", "distance"), {"inner": int})
-_block_product = Entry("sparse", "block_product", (*_FACTORS, "first_node", "first_entry", "blocks"))
 
 _ROWS_PER_THREAD = 2**12  # rows that are worth a second thread
-_ANSWER = -3  # too many entries to be counted in 32 bits, or an entry that joins two graphs
+_ANSWER = -3  # too many entries to be counted in 32 bits
 
 # A result whose buffers have more than this many places for each entry is copied into smaller ones.
 _MOST_ROOM = 2
@@ -51,30 +46,6 @@ def product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tupl
     count = int(rowptr[-1])
     col, values = (x[:count] if room <= _MOST_ROOM * count else x[:count].clone() for x in (col, values))
     return Pattern(None, col, rows, right.num_rows, rowptr=rowptr), values, int(distance) / max(count, 1)
-
-
-def block_product(
-    sizes: list[int], first_entries: list[int], left: Pattern, value: Tensor, right: Pattern, other: Tensor
-) -> Tensor | None:
-    r"""Dense blocks of :math:`(\Phi_1 \Phi_2^\top)^\top`, one for each graph.
-
-    Args:
-        sizes: Number of nodes ``n`` of each graph.
-        first_entries: Index in the result of the first entry of each graph's block.
-        left, right: Patterns of :math:`\Phi_1` and :math:`\Phi_2`, both ``[N, N]``.
-        value, other: Entries of the factors, shape ``[nnz]``, which `refuses` does not refuse.
-
-    Returns:
-        All blocks one after the other, a flat tensor; :obj:`None` if an entry joins two graphs.
-
-    Raises:
-        MemoryError: If memory is short.
-    """
-    first_node, first_entry = (value.new_tensor(x, dtype=torch.int64) for x in ([0, *accumulate(sizes)], first_entries))
-    blocks = value.new_empty(sum(n * n for n in sizes))
-    arrays = [*_arrays(left, value), *_arrays(right, other), first_node, first_entry, blocks]
-    threads = loader.num_threads(left.num_rows, _ROWS_PER_THREAD)
-    return None if _block_product(arrays, threads=threads, answers=(_ANSWER,)) == _ANSWER else blocks
 
 
 def _arrays(pattern: Pattern, value: Tensor) -> list[Tensor]:

@@ -2,15 +2,24 @@ r"""Products with polynomials of a sparse matrix, :math:`\sum_k c_k P_k(A)\, x`,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyg_topomask.limits import limits
+from pyg_topomask.ops.blocks import BlockLayout, fill_blocks
 from pyg_topomask.ops.functions import Bilinear
-from pyg_topomask.ops.memo import is_learned
+from pyg_topomask.ops.memo import is_learned, once_per_batch
 from pyg_topomask.ops.sparse import Pattern, spmm
+
+# Terms of columns are computed in multiples of this number.
+_AT_ONCE = 4
+
+# Nodes of the largest graph up to which dense matrices are multiplied.
+_MOST_DENSE = 256
 
 
 class Basis(NamedTuple):
@@ -28,19 +37,13 @@ class Basis(NamedTuple):
     def T(self) -> Basis:
         """The polynomials of the transposed matrix."""
         pattern, order = self.pattern.transposed
-        return Basis(pattern, self.value.index_select(0, order), self.chebyshev)
+        return Basis(pattern, _select(self.value, order), self.chebyshev)
 
     def terms(self, x: Tensor, count: int) -> Iterator[Tensor]:
         """The first ``count`` terms :math:`P_k(A)\\, x` for ``x [N, C]``, differentiable."""
-        value, before, now = self.value.to(x.dtype), x, x
-        for k in range(count):
-            if k == 1:
-                before, now = now, spmm(self.pattern, value, now)
-                value = 2 * value if self.chebyshev else value
-            elif k > 1:
-                after = spmm(self.pattern, value, now)
-                before, now = now, after - before if self.chebyshev else after
-            yield now
+        value = self.value.to(x.dtype)
+        double = 2 * value if self.chebyshev else value
+        return _terms(partial(spmm, self.pattern, value), partial(spmm, self.pattern, double), self.chebyshev, x, count)
 
 
 def polynomial_product(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Tensor) -> Tensor:
@@ -68,6 +71,73 @@ def _sum(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Tensor) -> Tenso
         coeff = (coeff if group is None else coeff.index_select(0, group))[..., None]
         out = coeff * term.view_as(x) if out is None else torch.addcmul(out, coeff, term.view_as(x))
     return torch.zeros_like(x) if out is None else out
+
+
+def polynomial_blocks(
+    basis: Basis, coeffs: Tensor, group: Tensor | None, layout: BlockLayout, dtype: torch.dtype
+) -> list[Tensor] | None:
+    r"""Blocks ``[g, H, n, n]`` of the transposed polynomial :math:`\sum_k c_k P_k(A)`, from terms that heads and layers
+    share.
+
+    Args:
+        basis, coeffs, group: Those of `polynomial_product`.
+        layout: Layout of the batch.
+        dtype: That of the arithmetic.
+
+    Returns:
+        A block for each group of graphs; :obj:`None` if products of sparse matrices are faster, or the terms are too
+        many numbers to be kept.
+    """
+    count = -(-coeffs.size(0) // _AT_ONCE) * _AT_ONCE  # layers with about the same degree find the same terms
+    largest = max(layout.groups.num_nodes, default=0)
+    if not 0 < largest <= _MOST_DENSE or count * sum(layout.lengths) > limits.slice_numbers:
+        return None
+    terms = _identity_terms(basis.value, basis.pattern, basis.chebyshev, layout, count, dtype)[: coeffs.size(0)]
+    coeffs, heads = coeffs.to(dtype), coeffs.size(2)
+    if group is None:
+        flat = coeffs[:, 0].t() @ terms  # [H, S]
+        parts = zip(flat.split(layout.lengths, 1), layout.groups.shapes)
+        return [part.view(heads, g, n, n).transpose(0, 1) for part, (g, n) in parts]
+    by_row = [rows.flatten() for rows in layout.groups.split(group)]  # entries other than 0 join nodes of one group
+    return [
+        (coeffs.permute(1, 2, 0).index_select(0, rows) @ part.unflatten(1, (-1, n)).transpose(0, 1))
+        .unflatten(0, (g, n))
+        .transpose(1, 2)
+        for rows, part, (g, n) in zip(by_row, terms.split(layout.lengths, 1), layout.groups.shapes)
+    ]
+
+
+@once_per_batch
+def _identity_terms(
+    value: Tensor, pattern: Pattern, chebyshev: bool, layout: BlockLayout, count: int, dtype: torch.dtype
+) -> Tensor:
+    """Entries of the transposed terms, ``[count, S]``, computed once per batch unless those of ``A`` are learned."""
+    found = []
+    for block, inside in zip(fill_blocks(layout, pattern.col, pattern.row, value.to(dtype)), layout.groups.inside):
+        eye = torch.eye(block.size(-1), dtype=dtype, device=block.device)
+        first = eye.expand_as(block) if inside is None else eye * inside
+        terms = _terms(block.matmul, (2 * block if chebyshev else block).matmul, chebyshev, first, count)
+        found.append(torch.stack(list(terms)).flatten(1))
+    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+
+def _terms(
+    multiply: Callable[[Tensor], Tensor], again: Callable[[Tensor], Tensor], chebyshev: bool, x: Tensor, count: int
+) -> Iterator[Tensor]:
+    """The first ``count`` terms, by a product with the matrix, and the product of later terms, which is twice that for
+    Chebyshev polynomials.
+    """
+    before, now = x, x
+    for k in range(count):
+        if k > 0:
+            after = multiply(now) if k == 1 else again(now)
+            before, now = now, after - before if chebyshev and k > 1 else after
+        yield now
+
+
+@once_per_batch
+def _select(value: Tensor, order: Tensor) -> Tensor:
+    return value.index_select(0, order)
 
 
 class _Product(Bilinear):

@@ -14,7 +14,6 @@ each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
 SIZES, SHARES = (1, 33, 70, 3, 90, 16, 0, 130), (1.0, 0.3, 0.2, 0.0, 0.01, 0.9, 0.0, 0.1)
 """Sizes and shares of entries: of blocks that are computed as dense ones, and of others."""
-FIRST_ENTRIES = [sum(n * n for n in SIZES[:graph]) for graph in range(len(SIZES))]
 
 
 def sparse(matrix):
@@ -67,34 +66,16 @@ def test_an_entry_between_blocks_is_not_lost():
         torch.testing.assert_close(dense(pattern, entries), left @ right.t())
 
 
-@each_dtype
-def test_dense_blocks_equal_a_dense_product(dtype):
-    left, right = blocks(dtype), blocks(dtype)
-    right = right[0], right[1] - 0.5  # signs are served
-    flat = compiled.block_product(list(SIZES), FIRST_ENTRIES, *left, *right)
-    wanted = (dense(*left) @ dense(*right).t()).t()
-    parts = [wanted[a : a + n, a : a + n].flatten() for a, n in zip(torch.tensor([0, *SIZES]).cumsum(0), SIZES)]
-    torch.testing.assert_close(flat, torch.cat(parts))
-
-
 def test_threads_change_nothing():
     rows, batch = [*factor(300, 50, 0.1), *factor(300, 50, 0.1)], [*blocks(), *blocks()]
 
     def run():
-        found = [compiled.block_product(list(SIZES), FIRST_ENTRIES, *batch)]
+        found = []
         for pattern, entries, distance in (compiled.product(*given) for given in (rows, batch)):
             found += [pattern.col, pattern.rowptr, entries, torch.tensor(distance)]
         return found
 
     assert_threads_change_nothing(run)
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_dense_blocks_of_joined_graphs_are_refused(side):
-    sizes, given = [3, 4], [factor(7, 7, 0.0), factor(7, 7, 0.0)]
-    assert compiled.block_product(sizes, [0, 9], *given[0], *given[1]).eq(0).all()
-    given[side] = Pattern(torch.tensor([2]), torch.tensor([3]), 7, 7), torch.ones(1, dtype=torch.float64)
-    assert compiled.block_product(sizes, [0, 9], *given[0], *given[1]) is None
 
 
 def test_distant_nodes_are_reordered(monkeypatch):

@@ -1,4 +1,4 @@
-"""Attention in the dense blocks of a mask, in plain torch: graphs of equal size are computed in one call."""
+"""Attention in the dense blocks of a mask, in plain torch: graphs of similar size are computed in one call."""
 
 from __future__ import annotations
 
@@ -14,18 +14,12 @@ def refuses(problem: Problem) -> str | None:
     return problem.no_blocks
 
 
-def work(problem: Problem) -> dict[str, float]:
-    """The amounts of `Problem.block_work`."""
-    return problem.block_work(kept_pairs=True)
-
-
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
-    groups, kernel = problem.layout.groups, problem.kernel
-    blocks = {graphs[0]: pair for graphs, pair in zip(groups.graphs, problem.blocks())}
+    groups, kernel, blocks = problem.layout.groups, problem.kernel, problem.blocks()
 
-    def sums(graphs: list[int], *qkv: Tensor) -> Tensor:  # [g, H, n, *] -> [g, H, n, D + 1 or D + 2], and the norm
-        entry, bound = blocks[graphs[0]]
+    def sums(number: int, *qkv: Tensor) -> Tensor:  # [g, H, n, *] -> [g, H, n, D + 1 or D + 2], and the norm
+        entry, bound = blocks[number]
         found, size = kernel.sums_in_blocks(entry, bound, *qkv)
         norm = problem.row_norm(size, bound)
         return found if norm is None else torch.cat([found, norm], dim=-1)

@@ -1,4 +1,4 @@
-"""Softmax attention without a mask, by torch's fused kernel for graphs of equal size."""
+"""Softmax attention without a mask, by compiled code or torch's fused kernel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def refuses(problem: Problem) -> str | None:
 def work(problem: Problem) -> dict[str, float]:
     """Pairs of nodes in the same graph, heads and numbers."""
     _, heads, features, channels = problem.size
-    count, sizes = problem.sizes
-    return {"call": 1, "size": count, "number": sum(n * n for n in sizes) * heads * (features + channels)}
+    pairs = sum(n * n for n in problem.groups.num_nodes)
+    return {"call": 1, "size": len(problem.groups.graphs), "number": pairs * heads * (features + channels)}
 
 
 def attend(problem: Problem) -> Tensor:

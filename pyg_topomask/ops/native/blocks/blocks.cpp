@@ -1,16 +1,21 @@
-// Sums of masked linear attention in dense blocks, one block of the mask for each graph, or one that graphs or heads share.
+// Masked linear and softmax attention within the graphs of a batch. The mask is a dense block for each graph, which graphs
+// or heads may share, or there is none.
 //
-//   numerator_i = sum_j M_ji K_ji v_j,   size_i = sum_j B_ji K_ji
+//   out_i = sum_j M_ji K_ji v_j / S_i,   S_i = sum_j B_ji K_ji
 //
-// over all senders j of the graph of the receiver i, with K_ji = k_j . q_i and the bounding mask B >= |M|. The backward
-// pass computes K again.
+// over all senders j of the graph of the receiver i, with K_ji = k_j . q_i or its exponential, and the bounding mask
+// B >= |M|. The exponential is divided by that of the largest score of the receiver, which cancels. The backward pass
+// computes K again.
 //
 // Products are computed for square tiles of a block, which stay in the cache of the first level: no array of one number
-// per pair and head is formed.
+// per pair and head is formed. Every graph is computed by itself, so that no bit of it depends on the others.
 //
 // Plain C++17 and its standard library.
 
+#include <limits>
+
 #include "../array.h"
+#include "../exponential.h"
 #include "../product.h"
 
 namespace {
@@ -18,113 +23,149 @@ namespace {
 constexpr int64_t TILE = 64;   // senders, and receivers, of a tile
 constexpr int64_t PARTS = 16;
 
-// Arrays of the call, in the order of `BlockSums` in blocks_cpp.py.
-enum { Q, K, V, ENTRY, BOUND, SUMS, GRAD, GRAD_Q, GRAD_K, GRAD_V, GRAD_ENTRY, GRAD_BOUND, ARRAYS };
+// Arrays of the call, in the order of `BlockMeans` in block_means.py.
+enum { Q, K, V, ENTRY, BOUND, ERRORS, TABLE, OUT, SIZE, GRAD, GRAD_Q, GRAD_K, GRAD_V, GRAD_ENTRY, GRAD_BOUND, ARRAYS };
+
+struct Graph {
+    int64_t first, nodes;  // first node, and number of nodes
+    int64_t start, width;  // first entry of its block, and distance between the block's rows
+};
 
 template <class T>
 struct Problem {
-    const int64_t threads, graphs, nodes, heads, width, channels, own_graphs, own_heads;  // the last two have blocks of their own
-    const bool has_bound;         // otherwise the mask bounds itself
-    const Rows<const T> q, k, v;  // [graphs, nodes, H, R], [graphs, nodes, H, D]
-    const T *entry, *bound;       // [graphs or 1, heads or 1, nodes, nodes] (senders, receivers)
-    T* sums;                      // [graphs, nodes, heads, D + 1]
-    const T* grad;                // of the sums; null in the forward pass
-    T *grad_q, *grad_k, *grad_v;  // null where they are not wanted
+    const int64_t threads, total, heads, width, channels, count, entries;
+    const bool is_softmax;
+    const int64_t own_heads, error_heads;  // heads with numbers of their own
+    const Rows<const T> q, k, v;           // [N, H, R], [N, H, D]
+    const T *entry, *bound;                // [own_heads, entries]: blocks [width, width] (senders, receivers); null for ones
+    const bool has_bound;                  // otherwise the mask bounds itself
+    const T* errors;                       // [N, error_heads], of entries by row; null if they are exact
+    const Graph* graphs;                   // those that share a block lie side by side
+    T *out, *size;                         // [N, H, D], [N, H]; size 0 marks a row that vanishes
+    const T* grad;                         // of `out`; null in the forward pass
+    T *grad_q, *grad_k, *grad_v;           // null where they are not wanted
     T *grad_entry, *grad_bound;
 
     explicit Problem(const Call& c)
-        : threads(c.threads()), graphs(c.size(Q, 0)), nodes(c.size(Q, 1)), heads(c.size(Q, 2)), width(c.size(Q, 3)),
-          channels(c.size(V, 3)), own_graphs(c.size(ENTRY, 0) == 1 ? 1 : graphs), own_heads(c.size(ENTRY, 1) == 1 ? 1 : heads),
-          has_bound(c.has(BOUND)), q(c.rows<const T>(Q, {graphs, nodes, heads, width})),
-          k(c.rows<const T>(K, {graphs, nodes, heads, width})), v(c.rows<const T>(V, {graphs, nodes, heads, channels})),
-          entry(c.dense<const T>(ENTRY, {own_graphs, own_heads, nodes, nodes})),
-          bound(has_bound ? c.dense<const T>(BOUND, {own_graphs, own_heads, nodes, nodes}) : entry),
-          sums(c.optional<T>(SUMS, {graphs, nodes, heads, channels + 1})),
-          grad(c.optional<const T>(GRAD, {graphs, nodes, heads, channels + 1})),
-          grad_q(c.optional<T>(GRAD_Q, {graphs, nodes, heads, width})),
-          grad_k(c.optional<T>(GRAD_K, {graphs, nodes, heads, width})),
-          grad_v(c.optional<T>(GRAD_V, {graphs, nodes, heads, channels})),
-          grad_entry(c.optional<T>(GRAD_ENTRY, {own_graphs, own_heads, nodes, nodes})),
-          grad_bound(c.optional<T>(GRAD_BOUND, {own_graphs, own_heads, nodes, nodes})) {}
+        : threads(c.threads()), total(c.size(Q, 0)), heads(c.size(Q, 1)), width(c.size(Q, 2)), channels(c.size(V, 2)),
+          count(c.size(TABLE, 0)), entries(c.has(ENTRY) ? c.size(ENTRY, 1) : 0), is_softmax(c.integer(0) != 0),
+          own_heads(c.has(ENTRY) ? c.size(ENTRY, 0) : 1), error_heads(c.has(ERRORS) && c.size(ERRORS, 1) == heads ? heads : 1),
+          q(c.rows<const T>(Q, {total, heads, width})), k(c.rows<const T>(K, {total, heads, width})),
+          v(c.rows<const T>(V, {total, heads, channels})), entry(c.optional<const T>(ENTRY, {own_heads, entries})),
+          bound(c.has(BOUND) ? c.dense<const T>(BOUND, {own_heads, entries}) : entry), has_bound(c.has(BOUND)),
+          errors(c.optional<const T>(ERRORS, {total, error_heads})),
+          graphs(reinterpret_cast<const Graph*>(c.dense<const int64_t>(TABLE, {count, 4}))),
+          out(c.optional<T>(OUT, {total, heads, channels})), size(c.optional<T>(SIZE, {total, heads})),
+          grad(c.optional<const T>(GRAD, {total, heads, channels})), grad_q(c.optional<T>(GRAD_Q, {total, heads, width})),
+          grad_k(c.optional<T>(GRAD_K, {total, heads, width})), grad_v(c.optional<T>(GRAD_V, {total, heads, channels})),
+          grad_entry(c.optional<T>(GRAD_ENTRY, {own_heads, entries})), grad_bound(c.optional<T>(GRAD_BOUND, {own_heads, entries})) {
+        for (int64_t g = 0; g < count; ++g) {
+            const Graph& x = graphs[g];
+            const bool inside = x.first >= 0 && x.nodes >= 0 && x.first + x.nodes <= total;
+            const bool has_block = !entry || (x.start >= 0 && x.nodes <= x.width && x.start + x.width * x.width <= entries);
+            if (!inside || !has_block || (own_heads != 1 && own_heads != heads)) throw Misfit{TABLE};
+        }
+    }
+    int64_t most_nodes() const {
+        int64_t most = 0;
+        for (int64_t g = 0; g < count; ++g) most = std::max(most, graphs[g].nodes);
+        return most;
+    }
 };
 
 // One head of one graph at a time; the arrays are used again.
 template <class T>
 class Block {
    public:
-    explicit Block(const Problem<T>& call)
-        : c(call), n(padded<T>(c.nodes)), kw(padded<T>(c.width)), vw(padded<T>(c.channels)), keys(n * kw), queries(n * kw),
-          values(n * vw), sums(n * vw), grad_keys(n * kw), grad_queries(n * kw), grad_values(n * vw),
-          queries_by_column(c.width * n), sums_by_column(c.channels * n), size(n), score(TILE * TILE),
-          weight(TILE * TILE), slope(TILE * TILE) {}
+    Block(const Problem<T>& call, int64_t most)
+        : c(call), kw(padded<T>(c.width)), vw(padded<T>(c.channels)), keys(most * kw), queries(most * kw), values(most * vw),
+          sums(most * vw), grad_keys(most * kw), grad_queries(most * kw), grad_values(most * vw),
+          queries_by_column(c.width * most), sums_by_column(c.channels * most), size(most), top(most), norm(most),
+          score(TILE * TILE), weight(TILE * TILE), slope(TILE * TILE), factor(TILE), ones(TILE, T(1)), largest(vw) {}
 
-    void forward(int64_t graph, int64_t head) {
+    void forward(const Graph& graph, int64_t head) {
         read(graph, head);
-        for (Array<T>* x : {&sums, &size}) std::fill(x->begin(), x->end(), T(0));
+        for (Array<T>* x : {&sums, &size, &norm}) std::fill(x->begin(), x->end(), T(0));
         in_tiles([&](int64_t i, int64_t j) {
             scores(i, j);
+            if (c.is_softmax) {
+                raise(i, j);
+                rescale(i);
+                exponentiate(i, j);
+            }
             weigh(i, j);
             add_product(weight.data(), 1, TILE, lanes(i), rows(j), values.data() + j * vw, vw, vw, sums.data() + i * vw, vw);
         });
-        T* to = c.sums + (graph * c.nodes * c.heads + head) * (c.channels + 1);
-        for (int64_t i = 0; i < c.nodes; ++i, to += c.heads * (c.channels + 1)) {
-            copy(sums.data() + i * vw, c.channels, to);
-            to[c.channels] = size[i];
-        }
+        write_means(head);
     }
 
     // Gradients of the mask are added to `grad_entry` and `grad_bound`, unless they are null.
-    void backward(int64_t graph, int64_t head, T* grad_entry, T* grad_bound) {
+    void backward(const Graph& graph, int64_t head, T* grad_entry, T* grad_bound) {
         read(graph, head);
-        read_gradient(graph, head);
+        read_gradient(head);
         for (Array<T>* x : {&grad_keys, &grad_queries, &grad_values}) std::fill(x->begin(), x->end(), T(0));
+        if (c.is_softmax)
+            in_tiles([&](int64_t i, int64_t j) {
+                scores(i, j);
+                raise(i, j);
+            });
         in_tiles([&](int64_t i, int64_t j) {
-            scores(i, j);
+            if (!c.is_softmax || nodes > TILE) scores(i, j);
+            if (c.is_softmax) exponentiate(i, j);
             slopes(i, j, grad_entry, grad_bound);
             add_product(weight.data(), TILE, 1, lanes(j), rows(i), sums.data() + i * vw, vw, vw, grad_values.data() + j * vw, vw);
             add_product(slope.data(), TILE, 1, lanes(j), rows(i), queries.data() + i * kw, kw, kw, grad_keys.data() + j * kw, kw);
             add_product(slope.data(), 1, TILE, lanes(i), rows(j), keys.data() + j * kw, kw, kw, grad_queries.data() + i * kw, kw);
         });
-        write(grad_queries, kw, c.width, c.grad_q, graph, head);
-        write(grad_keys, kw, c.width, c.grad_k, graph, head);
-        write(grad_values, vw, c.channels, c.grad_v, graph, head);
+        write(grad_queries, kw, c.width, c.grad_q, head);
+        write(grad_keys, kw, c.width, c.grad_k, head);
+        write(grad_values, vw, c.channels, c.grad_v, head);
     }
 
    private:
+    static constexpr T NONE = -std::numeric_limits<T>::infinity();
     const Problem<T>& c;
-    const int64_t n, kw, vw;  // nodes, features and channels, which fill whole vectors
+    int64_t nodes = 0, n = 0, first = 0, stride = 0;  // of the graph: nodes, and as many as fill whole vectors
+    const int64_t kw, vw;                             // features and channels, which fill whole vectors
     Array<T> keys, queries, values, sums, grad_keys, grad_queries, grad_values;  // rows of nodes
     Array<T> queries_by_column, sums_by_column, size;  // `sums` and `size` hold gradients in the backward pass
-    Array<T> score, weight, slope;
+    Array<T> top, norm, score, weight, slope, factor, ones, largest;
     const T *entry = nullptr, *bound = nullptr;  // of the graph and head
 
-    int64_t n_squared() const { return c.nodes * c.nodes; }
-    int64_t rows(int64_t begin) const { return std::min(TILE, c.nodes - begin); }
+    int64_t rows(int64_t begin) const { return std::min(TILE, nodes - begin); }
     int64_t lanes(int64_t begin) const { return std::min(TILE, n - begin); }
+    const T* of(const T* mask, int64_t i, int64_t j) const { return mask ? mask + j * stride + i : ones.data(); }
 
     // Calls run(first receiver, first sender).
     template <class F>
     void in_tiles(const F& run) {
-        for (int64_t i = 0; i < c.nodes; i += TILE)
-            for (int64_t j = 0; j < c.nodes; j += TILE) run(i, j);
+        for (int64_t i = 0; i < nodes; i += TILE)
+            for (int64_t j = 0; j < nodes; j += TILE) run(i, j);
     }
 
-    void read(int64_t graph, int64_t head) {
-        for (int64_t i = 0; i < c.nodes; ++i) {
-            copy(c.q(graph, i, head), c.width, queries.data() + i * kw);
-            copy(c.k(graph, i, head), c.width, keys.data() + i * kw);
-            copy(c.v(graph, i, head), c.channels, values.data() + i * vw);
+    void read(const Graph& graph, int64_t head) {
+        nodes = graph.nodes, n = padded<T>(nodes), first = graph.first, stride = graph.width;
+        for (int64_t i = 0; i < nodes; ++i) {
+            copy(c.q(first + i, head), c.width, queries.data() + i * kw);
+            copy(c.k(first + i, head), c.width, keys.data() + i * kw);
+            copy(c.v(first + i, head), c.channels, values.data() + i * vw);
         }
         turn(queries, kw, c.width, queries_by_column);
-        const int64_t block = (c.own_graphs > 1 ? graph * c.own_heads : 0) + (c.own_heads > 1 ? head : 0);
-        entry = c.entry + block * n_squared(), bound = c.bound + block * n_squared();
+        const int64_t start = graph.start + (c.own_heads > 1 ? head * c.entries : 0);
+        entry = c.entry ? c.entry + start : nullptr, bound = c.bound ? c.bound + start : nullptr;
+        std::fill(top.begin(), top.end(), NONE);
     }
 
-    void read_gradient(int64_t graph, int64_t head) {
-        const T* from = c.grad + (graph * c.nodes * c.heads + head) * (c.channels + 1);
-        for (int64_t i = 0; i < c.nodes; ++i, from += c.heads * (c.channels + 1)) {
-            copy(from, c.channels, sums.data() + i * vw);
-            size[i] = from[c.channels];
+    // Gradients of the numerator and of the denominator.
+    void read_gradient(int64_t head) {
+        for (int64_t i = 0; i < nodes; ++i) {
+            const int64_t row = (first + i) * c.heads + head;
+            const T *from = c.grad + row * c.channels, *out = c.out + row * c.channels;
+            const T scale = c.size[row] == T(0) ? T(0) : T(1) / c.size[row];
+            T dot = T(0);
+            for (int64_t d = 0; d < c.channels; ++d) dot += from[d] * out[d];
+            for (int64_t d = 0; d < c.channels; ++d) sums[i * vw + d] = scale * from[d];
+            size[i] = -scale * dot;
         }
         turn(sums, vw, c.channels, sums_by_column);
     }
@@ -132,13 +173,29 @@ class Block {
     // The transpose of an array of rows.
     void turn(const Array<T>& from, int64_t stride, int64_t columns, Array<T>& to) const {
         for (int64_t d = 0; d < columns; ++d)
-            for (int64_t i = 0; i < c.nodes; ++i) to[d * n + i] = from[i * stride + d];
+            for (int64_t i = 0; i < nodes; ++i) to[d * n + i] = from[i * stride + d];
     }
 
-    void write(const Array<T>& from, int64_t stride, int64_t columns, T* to, int64_t graph, int64_t head) const {
+    void write(const Array<T>& from, int64_t stride, int64_t columns, T* to, int64_t head) const {
         if (!to) return;
-        T* row = to + (graph * c.nodes * c.heads + head) * columns;
-        for (int64_t i = 0; i < c.nodes; ++i, row += c.heads * columns) copy(from.data() + i * stride, columns, row);
+        T* row = to + (first * c.heads + head) * columns;
+        for (int64_t i = 0; i < nodes; ++i, row += c.heads * columns) copy(from.data() + i * stride, columns, row);
+    }
+
+    // The rules of `Problem.finish`.
+    void write_means(int64_t head) {
+        std::fill(largest.begin(), largest.end(), T(0));
+        for (int64_t i = 0; c.errors && i < nodes; ++i)
+            for (int64_t d = 0; d < c.channels; ++d) largest[d] = std::max(largest[d], std::abs(values[i * vw + d]));
+        for (int64_t i = 0; i < nodes; ++i) {
+            const int64_t row = (first + i) * c.heads + head;
+            bool vanished = size[i] < (1 << 14) * std::numeric_limits<T>::min();
+            if (c.errors) vanished |= size[i] <= std::sqrt(norm[i]) * c.errors[c.error_heads > 1 ? row : first + i];
+            T *to = c.out + row * c.channels, *sum = sums.data() + i * vw;
+            for (int64_t d = 0; d < c.channels; ++d) to[d] = vanished ? T(0) : sum[d] / size[i];
+            for (int64_t d = 0; c.errors && d < c.channels; ++d) to[d] = std::max(std::min(to[d], largest[d]), -largest[d]);
+            c.size[row] = vanished ? T(0) : size[i];
+        }
     }
 
     void scores(int64_t i, int64_t j) {
@@ -146,13 +203,42 @@ class Block {
         add_product(keys.data() + j * kw, kw, 1, lanes(j), c.width, queries_by_column.data() + i, n, lanes(i), score.data(), TILE);
     }
 
-    void weigh(int64_t i, int64_t j) {
-        T* all = &size[i];
+    // The largest scores of receivers so far. Those before it remain in `factor`.
+    void raise(int64_t i, int64_t j) {
+        T* high = &top[i];
+        for (int64_t l = 0, count = rows(i); l < count; ++l) factor[l] = high[l];
         for (int64_t a = 0, count = rows(i); a < rows(j); ++a) {
-            const T *x = &score[a * TILE], *m = entry + (j + a) * c.nodes + i, *b = bound + (j + a) * c.nodes + i;
+            const T *x = &score[a * TILE], *b = of(bound, i, j + a);
+            for (int64_t l = 0; l < count; ++l) high[l] = (b[l] != T(0)) & (x[l] > high[l]) ? x[l] : high[l];
+        }
+    }
+
+    // Sums of earlier tiles, for a larger top.
+    void rescale(int64_t i) {
+        for (int64_t l = 0, count = rows(i); l < count; ++l) {
+            const T scale = factor[l] == top[i + l] ? T(1) : exponential(factor[l] - top[i + l]);
+            size[i + l] *= scale, norm[i + l] *= scale * scale;
+            for (int64_t d = 0; scale != T(1) && d < vw; ++d) sums[(i + l) * vw + d] *= scale;
+        }
+    }
+
+    // Pairs with bound 0 may exceed the top, which is -inf for receivers without pairs: see `exp_below`.
+    void exponentiate(int64_t i, int64_t j) {
+        for (int64_t l = 0, count = rows(i); l < count; ++l) factor[l] = top[i + l] == NONE ? T(0) : top[i + l];
+        for (int64_t a = 0, count = rows(i); a < rows(j); ++a) {
+            T* x = &score[a * TILE];
+            for (int64_t l = 0; l < count; ++l) x[l] = exponential(std::min(x[l] - factor[l], T(20)));
+        }
+    }
+
+    void weigh(int64_t i, int64_t j) {
+        T *all = &size[i], *squares = &norm[i];
+        for (int64_t a = 0, count = rows(i); a < rows(j); ++a) {
+            const T *x = &score[a * TILE], *m = of(entry, i, j + a), *b = of(bound, i, j + a);
             T* w = &weight[a * TILE];
             for (int64_t l = 0; l < count; ++l) w[l] = m[l] * x[l];
             for (int64_t l = 0; l < count; ++l) all[l] += b[l] * x[l];
+            for (int64_t l = 0; c.errors && l < count; ++l) squares[l] += b[l] != T(0) ? x[l] * x[l] : T(0);
         }
     }
 
@@ -164,52 +250,76 @@ class Block {
             for (int64_t l = 0; l < lanes(i); ++l) slope[a * TILE + l] = own * all[l];
         add_product(values.data() + j * vw, vw, 1, lanes(j), c.channels, sums_by_column.data() + i, n, lanes(i), slope.data(), TILE);
         for (int64_t a = 0, count = rows(i); a < rows(j); ++a) {
-            const int64_t first = (j + a) * c.nodes + i;
-            const T *x = &score[a * TILE], *m = entry + first, *b = bound + first;
+            const int64_t place = (j + a) * stride + i;
+            const T *x = &score[a * TILE], *m = of(entry, i, j + a), *b = of(bound, i, j + a);
             T *w = &weight[a * TILE], *s = &slope[a * TILE];
             for (int64_t l = 0; l < count; ++l) w[l] = m[l] * x[l];
-            for (int64_t l = 0; grad_entry && l < count; ++l) grad_entry[first + l] += s[l] * x[l];
-            for (int64_t l = 0; grad_bound && l < count; ++l) grad_bound[first + l] += all[l] * x[l];
+            for (int64_t l = 0; grad_entry && l < count; ++l) grad_entry[place + l] += s[l] * x[l];
+            for (int64_t l = 0; grad_bound && l < count; ++l) grad_bound[place + l] += all[l] * x[l];
             for (int64_t l = 0; l < count; ++l) s[l] *= m[l];
             for (int64_t l = 0; c.has_bound && l < count; ++l) s[l] += b[l] * all[l];
+            for (int64_t l = 0; c.is_softmax && l < count; ++l) s[l] *= x[l];
         }
     }
 };
 
-// All graphs and heads. If graphs or heads share a block of the mask and its gradient is wanted, those that share it are
-// cut into about PARTS parts of all blocks, each with its own gradient of the block: no result depends on the threads.
+// Graphs and heads, from `user` to `end`, of those that share a block of the mask; `part` is the place of their gradient.
+struct Task {
+    int64_t graph, own_head, user, end, part;
+};
+
+// If graphs or heads share a block of the mask and its gradient is wanted, those that share it are cut into about PARTS
+// parts of all blocks, each with its own gradient of the block: no result depends on the threads.
 template <class T>
 void run_all(const Problem<T>& c) {
-    const int64_t blocks = c.own_graphs * c.own_heads, sharing_heads = c.heads / c.own_heads;
-    const int64_t sharing = c.graphs / c.own_graphs * sharing_heads, area = c.nodes * c.nodes;
+    std::vector<int64_t> runs;  // the first graph of each block
+    for (int64_t g = 0; g < c.count; ++g)
+        if (!c.entry || g == 0 || c.graphs[g].start != c.graphs[g - 1].start) runs.push_back(g);
     const bool adds = c.grad_entry || c.grad_bound;
-    const int64_t parts = std::min(adds ? (PARTS + blocks - 1) / blocks : c.graphs * c.heads, sharing);
-    Array<T> entry_grads(c.grad_entry ? parts * blocks * area : 0), bound_grads(c.grad_bound ? parts * blocks * area : 0);
-    std::vector<Block<T>> arrays(std::max<int64_t>(std::min(c.threads, parts * blocks), 1), Block<T>(c));
-    parallel(c.threads, parts * blocks, [&](int64_t task, int64_t thread) {  // a task is a part of a block
-        const int64_t part = task / blocks, block = task % blocks;
-        T* grad_entry = c.grad_entry ? &entry_grads[task * area] : nullptr;
-        T* grad_bound = c.grad_bound ? &bound_grads[task * area] : nullptr;
-        for (int64_t user = sharing * part / parts; user < sharing * (part + 1) / parts; ++user) {
-            const int64_t graph = c.own_graphs > 1 ? block / c.own_heads : user / sharing_heads;
-            const int64_t head = c.own_heads > 1 ? block % c.own_heads : user % sharing_heads;
-            c.grad ? arrays[thread].backward(graph, head, grad_entry, grad_bound) : arrays[thread].forward(graph, head);
+    const int64_t blocks = std::max<int64_t>(runs.size() * c.own_heads, 1), sharing_heads = c.heads / c.own_heads;
+    int64_t most_parts = 1;
+    std::vector<Task> tasks;
+    for (size_t r = 0; r < runs.size(); ++r)
+        for (int64_t own_head = 0; own_head < c.own_heads; ++own_head) {
+            const int64_t users = ((r + 1 < runs.size() ? runs[r + 1] : c.count) - runs[r]) * sharing_heads;
+            const int64_t parts = std::min(adds ? (PARTS + blocks - 1) / blocks : users, users);
+            for (int64_t part = 0; part < parts; ++part)
+                tasks.push_back({runs[r], own_head, users * part / parts, users * (part + 1) / parts, part});
+            most_parts = std::max(most_parts, parts);
+        }
+    const int64_t room = c.own_heads * c.entries, kept = most_parts > 1 ? most_parts * room : 0;
+    Array<T> entry_grads(c.grad_entry ? kept : 0), bound_grads(c.grad_bound ? kept : 0);
+    for (T* to : {c.grad_entry, c.grad_bound})
+        if (to) std::fill(to, to + room, T(0));
+    T *entry_to = kept && c.grad_entry ? entry_grads.data() : c.grad_entry;
+    T *bound_to = kept && c.grad_bound ? bound_grads.data() : c.grad_bound;
+    const int64_t most = padded<T>(c.most_nodes()), threads = std::min<int64_t>(c.threads, tasks.size());
+    std::vector<Block<T>> arrays(std::max<int64_t>(threads, 1), Block<T>(c, most));
+    parallel(c.threads, tasks.size(), [&](int64_t number, int64_t thread) {
+        const Task& task = tasks[number];
+        for (int64_t user = task.user; user < task.end; ++user) {
+            const Graph& graph = c.graphs[task.graph + user / sharing_heads];
+            const int64_t head = c.own_heads > 1 ? task.own_head : user % sharing_heads;
+            if (!c.grad) {
+                arrays[thread].forward(graph, head);
+                continue;
+            }
+            const int64_t place = (task.part * c.own_heads + task.own_head) * c.entries + graph.start;
+            arrays[thread].backward(graph, head, entry_to ? entry_to + place : nullptr, bound_to ? bound_to + place : nullptr);
         }
     });
     for (auto [from, to] : {std::pair(&entry_grads, c.grad_entry), std::pair(&bound_grads, c.grad_bound)})
-        for (int64_t i = 0, size = blocks * area; to && i < size; ++i) {
-            to[i] = T(0);
-            for (int64_t part = 0; part < parts; ++part) to[i] += (*from)[part * size + i];
-        }
+        for (int64_t part = 0; to && kept && part < most_parts; ++part)
+            for (int64_t i = 0; i < room; ++i) to[i] += (*from)[part * room + i];
 }
 
 }  // namespace
 
 extern "C" {
 
-// The sums, or, if there is a gradient, the gradients of those inputs that have room for one.
-int64_t block_sums(const int64_t* block) {
-    return for_dtype(block, ARRAYS, 0, Q, [](const Call& call, auto zero) {
+// The means, or, if there is a gradient, the gradients of those inputs that have room for one.
+int64_t block_means(const int64_t* block) {
+    return for_dtype(block, ARRAYS, 1, Q, [](const Call& call, auto zero) {
         run_all(Problem<decltype(zero)>(call));
         return 0;
     });

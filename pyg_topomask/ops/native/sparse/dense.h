@@ -1,4 +1,4 @@
-// Products of sparse rows with the dense transpose of some rows of a sparse matrix, and the dense blocks of a product.
+// Products of sparse rows with the dense transpose of some rows of a sparse matrix.
 
 #pragma once
 
@@ -47,38 +47,5 @@ class DenseBlock {
         for (int v = 0; v < V; ++v) Vec::store(sum[v], &row[j + v * Vec::L]);
     }
 };
-
-// The first node of each graph, and then the number of nodes; the first entry of each graph's block; the transposed
-// blocks of the product, [n, n] for each graph of n nodes.
-enum { FIRST_NODE = RIGHT + 3, FIRST_ENTRY, BLOCKS, BLOCK_ARRAYS };
-
-template <class T>
-bool within(const Matrix<T>& matrix, int64_t from, int64_t to) {
-    for (int32_t e = matrix.rowptr[from]; e < matrix.rowptr[to]; ++e)
-        if (matrix.col[e] < from || matrix.col[e] >= to) return false;
-    return true;
-}
-
-// False if an entry joins two graphs.
-template <class T>
-bool multiply_blocks(const Call& call) {
-    const int64_t graphs = call.size(FIRST_ENTRY, 0);
-    const Matrix<T> left(call, LEFT), right(call, RIGHT);
-    const int64_t *first_node = call.dense<const int64_t>(FIRST_NODE, {graphs + 1});
-    const int64_t *first_entry = call.dense<const int64_t>(FIRST_ENTRY, {graphs});
-    T* to = call.dense<T>(BLOCKS, {ANY});
-    std::vector<DenseBlock<T>> blocks(call.threads());
-    std::atomic<bool> apart(true);
-    parallel(call.threads(), graphs, [&](int64_t graph, int64_t thread) {
-        const int64_t from = first_node[graph], end = first_node[graph + 1];
-        if (!within(left, from, end) || !within(right, from, end)) apart = false;
-        if (!apart) return;
-        blocks[thread].read(left, from, end);
-        T* out = to + first_entry[graph];
-        for (int64_t j = from; j < end; ++j, out += end - from)
-            std::memcpy(out, blocks[thread].multiply(right, j), (end - from) * sizeof(T));
-    });
-    return apart;
-}
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The product C = A B^T of two sparse matrices: its entries, if those of the factors are not negative, where entries of 0
-// are left out; or the dense blocks of a batch of graphs.
+// are left out.
 //
 // A row of C is the work of one thread and is summed in the order of the entries of A: no result depends on the number of
 // threads.
@@ -170,13 +170,6 @@ int64_t sparse_product(const int64_t* block) {
         if (factors.rowptr) return Product(factors).fill() > INT32_MAX ? -3 : 0;
         count(factors);
         return 0;
-    });
-}
-
-// -3 if an entry joins two graphs.
-int64_t block_product(const int64_t* block) {
-    return for_dtype(block, BLOCK_ARRAYS, 0, LEFT + 2, [](const Call& call, auto zero) {
-        return multiply_blocks<decltype(zero)>(call) ? 0 : -3;
     });
 }
 }

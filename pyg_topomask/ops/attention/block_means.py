@@ -1,0 +1,93 @@
+"""Attention within the graphs of a batch in compiled code, ``native/blocks/``: one call, whatever sizes they have.
+
+It forms no array of one number per pair and head, neither in the forward pass nor in the backward pass, which computes
+the scores again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.ops.native.op import CompiledOp
+
+
+class BlockMeans(CompiledOp):
+    """Means ``[N, H, D]`` of linear or softmax attention (`Problem.finish`), and the sizes :math:`S_i` ``[N, H]``, 0 in
+    rows that vanish.
+
+    ``q, k [N, H, R]`` are features without signs for the linear kernel, and ``v [N, H, D]`` are values. ``entry`` and
+    ``bound [H or 1, S]`` are blocks (senders, receivers), at the places and for the nodes that the ``table`` of
+    `BlockLayout.table` says. Without them, all entries are one; the mask bounds itself if there is no bound.
+    ``errors [N, H or 1]`` are those of entries by row.
+    """
+
+    library, name = "blocks", "block_means"
+    arrays = ("q", "k", "v", "entry?", "bound?", "errors?", "table")
+    numbers = MappingProxyType({"softmax": bool})
+    results, constant_results, keeps_results = ("out", "size"), 1, True
+    differentiable = 5
+    with_gaps = ("q", "k", "v")
+    work_per_thread = 2**22
+
+    def shapes(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[torch.Size]:
+        return [v.shape, v.shape[:2]]
+
+    def work(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+        return int(rest[3][:, 1].square().sum()) * q.size(1) * (q.size(2) + v.size(2))
+
+    def twin(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        *masks, errors, table, softmax = rest
+        kernel, graphs = Kernel("softmax" if softmax else "linear"), sorted(table.tolist())
+        batch = torch.repeat_interleave(torch.tensor([n for _, n, _, _ in graphs], device=q.device, dtype=torch.int64))
+        problem = Problem(kernel, q, k, v, None if errors is None else SimpleNamespace(error=errors), batch)
+        found = [torch.cat([v[:0], (q[:0] * k[:0]).sum(-1, keepdim=True)], dim=-1)]  # with gradients
+        norms = [found[0][..., :1].detach()]
+        for first, n, start, width in graphs:
+            blocks = [
+                None if x is None else x[:, start : start + width**2].view(1, -1, width, width)[..., :n, :n]
+                for x in masks
+            ]
+            entry = v.new_ones(1, 1, n, n) if blocks[0] is None else blocks[0]
+            bound = entry if blocks[1] is None else blocks[1]
+            qkv = (x[first : first + n].transpose(0, 1)[None] for x in (q, k, v))
+            sums, size = kernel.sums_in_blocks(entry, bound, *qkv)
+            found.append(sums[0].transpose(0, 1))
+            if errors is not None:
+                norms.append(problem.row_norm(size, bound)[0].transpose(0, 1))  # type: ignore[index]  # there are errors
+        sums, norm = torch.cat(found), None if errors is None else torch.cat(norms)
+        total = sums[..., -1:].detach()
+        size = total.masked_fill(problem.vanished(total, total, norm), 0)[..., 0]
+        return problem.finish(sums, norm), size
+
+    def examples(self) -> Iterator[tuple[Any, ...]]:
+        # First node, nodes, first entry and width; heads, features, channels, heads of the mask; signs, errors.
+        apart, shared = [[2, 1, 0, 2], [0, 2, 4, 2]], [[n, 5, 0, 5] for n in (0, 5, 10)]
+        large = [[67, 3, 0, 4], [0, 67, 16, 70]]
+        for softmax in (False, True):
+            for rows, sizes, own, signs, error in (
+                (apart, (2, 2, 1), 2, True, None),
+                ([], (1, 2, 2), 0, False, None),
+                (shared, (2, 1, 1), 1, False, 1e-9),
+                (large, (3, 17, 9), 3, True, None),
+                (large, (3, 17, 9), 0, False, None),
+            ):
+                heads, width, channels = sizes
+                nodes = sum(n for _, n, _, _ in rows)
+                q, k = torch.rand(2, nodes, heads, width, dtype=torch.float64)
+                v = torch.randn(nodes, heads, channels, dtype=torch.float64)
+                count = max((start + size**2 for _, _, start, size in rows), default=0)
+                entry = torch.randn(own, count, dtype=torch.float64)
+                masks = (entry, entry.abs() + 0.1) if signs else (entry.abs(), None) if own else (None, None)
+                errors = None if error is None else torch.full((nodes, 1), error, dtype=torch.float64)
+                table = torch.tensor(rows, dtype=torch.int64).view(-1, 4)
+                yield q, k, v, *masks, errors, table, softmax
+
+
+block_means = BlockMeans()
