@@ -46,8 +46,8 @@ class CSR(NamedTuple):
         return CSR(pattern, self.weight.index_select(0, order))
 
 
-def edge_tensors(edge_index: Adj, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph in any format that PyG has.
+def edge_tensors(edge_index: Adj | CSR, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph in any format that PyG has, or of a `CSR`, sorted.
 
     A sparse tensor of torch or a ``torch_sparse.SparseTensor`` is read as PyG does when it replaces ``edge_index``: as
     the transposed adjacency ``adj_t`` (`ToSparseTensor`), whose values are the weights. torch's sparse tensors always
@@ -58,12 +58,14 @@ def edge_tensors(edge_index: Adj, edge_weight: Tensor | None = None) -> tuple[Te
     """
     if isinstance(edge_index, EdgeIndex):
         return edge_index.as_tensor(), edge_weight
-    if not is_sparse(edge_index):
+    if not isinstance(edge_index, CSR) and not is_sparse(edge_index):
         if isinstance(edge_index, Tensor):
             return edge_index, edge_weight
         kind = type(edge_index).__name__
         raise TypeError(f"the edges must be a [2, E] tensor, a sparse tensor or a SparseTensor (got {kind})")
-    if isinstance(edge_index, Tensor):
+    if isinstance(edge_index, CSR):
+        source, target, value = edge_index.row, edge_index.col, edge_index.weight
+    elif isinstance(edge_index, Tensor):
         adj = edge_index.to_sparse_coo().coalesce()
         (target, source), value = adj.indices(), adj.values()
     else:

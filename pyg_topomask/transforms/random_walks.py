@@ -11,12 +11,13 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.ops.csr import CSR, drop_zeros, sym_normalize, to_csr
+from pyg_topomask.ops.csr import drop_zeros, sym_normalize, to_csr
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
+from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.sample import Walks, corrected_diagonal, start_stream, walk_tables
-from pyg_topomask.ops.walks.settings import Lengths, diagonal_of, table_name, walk_settings
+from pyg_topomask.ops.walks.settings import Lengths, WalkSettings, diagonal_of, table_name, walk_settings
 from pyg_topomask.ops.walks.transition import check_transition, step_table
-from pyg_topomask.ops.walks.walkers import walk_graph
+from pyg_topomask.ops.walks.walkers import WalkGraph, walk_graph
 from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import check_name, num_nodes_of
 from pyg_topomask.transforms.joined import JoinedEdges, join_edges, split_table, together
@@ -104,7 +105,7 @@ class AddRandomWalks(GraphTransform):
     ) -> None:
         self._diagonal = diagonal_of(independent, diagonal)
         size = (num_walks + 1) // 2 if scheme == "repelling" and self._diagonal == "corrected" else None
-        walkers = walk_settings(num_walks, max_length, halt_prob, scheme, size, lengths)
+        walkers = walk_settings(num_walks, max_length, halt_prob, scheme, size, lengths, importance)
         if walkers.max_length > _MAX_LENGTH:
             raise ValueError(f"'max_length' must be at most {_MAX_LENGTH:,}, for 16-bit tables (got {max_length})")
         if self._diagonal == "corrected" and walkers.num_blocks == 1:
@@ -136,16 +137,13 @@ class AddRandomWalks(GraphTransform):
 
     def _walks(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         joined = join_edges(graphs)
-        num_nodes, ptr = int(joined.ptr[-1]), joined.ptr
-        csr = _normalized(to_csr(joined.edge_index, num_nodes, joined.edge_weight))
-        seeds = draw_seeds(len(graphs)) if self.seed is None else hash_graphs(csr, ptr, self.seed, int(self._epoch))
-        steps = None
+        ptr, draws = joined.ptr, draw_seeds(len(graphs)) if self.seed is None else (self.seed, int(self._epoch))
+        weight = None
         if self.transition is not None and any(self.transition in graph for graph in graphs):
-            steps = step_table(csr, joined.edge_index, _transitions(graphs, self.transition, joined.edge_index.device))
-        nodes = torch.arange(num_nodes, device=csr.col.device)
-        graph_of_node = torch.repeat_interleave(ptr.diff())
-        stream = start_stream(nodes - ptr[graph_of_node], seeds.to(nodes.device)[graph_of_node])
-        graph = walk_graph(csr, self._walkers, steps, self.importance)
+            weight = _transitions(graphs, self.transition, joined.edge_index.device)
+        prepared = compiled.normalized_graph(*joined, draws, self._walkers) if weight is None else None
+        graph, stream = prepared or _normalized_graph(joined, draws, self._walkers, weight)
+        nodes = torch.arange(stream.numel(), device=stream.device)
         per_set = 2 if self._diagonal == "independent" else 1
         corrected, num_tables = self._diagonal == "corrected", per_set * self.num_tables
         tables = walk_tables(graph, nodes, stream, num_tables, self._walkers, own=corrected)
@@ -181,10 +179,21 @@ class AddRandomWalks(GraphTransform):
         return {f"{name}_{part}": column for part, column in zip(("index", "length", "load", "count"), columns)}
 
 
-def _normalized(csr: CSR) -> CSR:
-    """Adjacency that is walked on, normalised in float64 and rounded to torch's default dtype."""
+def _normalized_graph(
+    joined: JoinedEdges, draws: Tensor | tuple[int, int], settings: WalkSettings, transition: Tensor | None
+) -> tuple[WalkGraph, Tensor]:
+    """`compiled.normalized_graph` in plain torch, with steps that may follow the edges' ``transition``; weights are
+    normalised in float64 and rounded to torch's default dtype.
+    """
+    edge_index, weight, ptr = joined
+    csr = to_csr(edge_index, int(ptr[-1]), weight)
     csr = sym_normalize(drop_zeros(csr._replace(weight=csr.weight.double())))
-    return csr._replace(weight=csr.weight.to(torch.get_default_dtype()))
+    csr = csr._replace(weight=csr.weight.to(torch.get_default_dtype()))
+    seeds = draws if isinstance(draws, Tensor) else hash_graphs(csr, ptr, *draws)
+    steps = None if transition is None else step_table(csr, edge_index, transition)
+    graph_of_node = torch.repeat_interleave(ptr.diff())
+    local = torch.arange(csr.num_nodes, device=ptr.device) - ptr[graph_of_node]
+    return walk_graph(csr, settings, steps), start_stream(local, seeds.to(ptr.device)[graph_of_node])
 
 
 def _transitions(graphs: Sequence[Data], name: str, device: torch.device) -> Tensor:

@@ -3,6 +3,7 @@
 - steps     16 walks from each of 131,072 nodes, made into a sorted walk table, on points joined to their 3 nearest ones
             and on a random graph. Walks that do not halt and are not made into a table stand beside them: those of
             torch_cluster if it is installed, and a loop of gathers in plain torch. Calls take turns.
+- small     the transform on a molecule of 26 atoms, and on a list of 1,000 molecules of 12 to 40 atoms
 - sampling  the walks of a million nodes, as one table and by the transform, which stores two on the graph
 - attention one forward and backward pass of `GRFAttention` (C = 64, 4 heads) on 1,048,576 nodes with their walks; the
             first one also builds the pair table
@@ -98,6 +99,32 @@ def steps(graph: Data, repeats: int, library: str | None) -> dict[str, dict[str,
     }
 
 
+def molecule(num_nodes: int) -> Data:
+    """A ring of atoms with a bridge at every sixth."""
+    ring = torch.arange(num_nodes)
+    bonds = torch.stack([ring, (ring + 1) % num_nodes])
+    one_way = torch.cat([bonds, torch.stack([ring[::6], (ring[::6] + 5) % num_nodes])], dim=1)
+    return Data(edge_index=torch.cat([one_way, one_way.flip(0)], dim=1), num_nodes=num_nodes)
+
+
+def small(repeats: int) -> dict[str, float]:
+    """Milliseconds of processor time of the transform for each graph, alone and in a list."""
+    transform, graphs = AddRandomWalks(seed=0), [molecule(12 + number % 29) for number in range(1000)]
+    calls: dict[str, Callable[[], Any]] = {
+        "one graph": lambda: transform(graphs[14]),
+        "each of 1,000 graphs": lambda: transform(graphs),
+    }
+    taken = {name: list[float]() for name in calls}
+    for repeat in range(20 * repeats):
+        for name, call in calls.items():
+            if name == "one graph" or repeat % 20 == 0:
+                begin = time.process_time()
+                call()
+                taken[name].append(time.process_time() - begin)
+    one, many = taken.values()
+    return {"one graph": 1e3 * statistics.median(one[1:]), "each of 1,000 graphs": statistics.median(many)}
+
+
 def measured(call: Callable[[], Any]) -> dict[str, float]:
     """Seconds and peak MiB of one call."""
     begin = time.perf_counter(), time.process_time()
@@ -147,6 +174,8 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         rows = (knn[name], random[name])
         rates = [f"{r['million steps per second']:.0f} ({r['million steps per processor second']:.0f})" for r in rows]
         found.append(f"| {name} | {' | '.join(rates)} |")
+    found += ["", "| AddRandomWalks, ms of processor time | |", "|---|--:|"]
+    found += [f"| {name} | {milliseconds:.3f} |" for name, milliseconds in report["small"].items()]
     found += ["", "| | nodes | seconds | processor seconds | peak MiB |", "|---|--:|--:|--:|--:|"]
     for name, row in report["large"].items():
         cells = f"{row['seconds']:.2f} | {row['processor seconds']:.2f} | {row['MiB']:,.0f}"
@@ -164,6 +193,7 @@ def main() -> None:
     report: dict[str, Any] = {"machine": machine(), "steps": {}, "large": {}}
     for name, graph in graphs.items():
         report["steps"][name] = in_fresh_process(steps, graph, repeats, options.torch_cluster)
+    report["small"] = in_fresh_process(small, repeats)
     million, power = 10**6 // share, 2**20 // share
     for name, by_transform in (("sample_walks", False), ("AddRandomWalks, two tables", True)):
         report["large"][name] = {"nodes": million, **in_fresh_process(sampling, million, by_transform)}

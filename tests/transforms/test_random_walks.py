@@ -57,6 +57,29 @@ def test_load_of_an_unweighted_graph_is_a_function_of_its_count():
     torch.testing.assert_close(data.walk_load.double(), load, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("settings", [{}, {"seed": None}, {"importance": False}, {"halt_prob": 0.3, "num_tables": 2}])
+def test_compiled_graphs_and_walks_equal_those_of_plain_torch(monkeypatch, request, settings, dtype):
+    """Also with equal edges, edges whose weights cancel, and large weights; alone and in a list."""
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    torch.set_default_dtype(dtype)
+    mixed = Data(edge_index=torch.randint(9, (2, 60), dtype=torch.int32), num_nodes=10)
+    mixed.edge_weight = torch.randint(1, 9, (60,)) * 1e30
+    cancelled = Data(edge_index=torch.tensor([[0, 0, 1, 0], [1, 2, 0, 2]]).t().contiguous().t(), num_nodes=3)
+    cancelled.edge_weight = torch.tensor([1.5, 1, 2, -1], requires_grad=True)
+    graphs, found = [*GRAPHS.values(), mixed, cancelled], []
+    for native in ("1", "0"):
+        monkeypatch.setenv("TOPOMASK_NATIVE", native)
+        torch.manual_seed(0)
+        transform = AddRandomWalks(**{"seed": 3, **settings})
+        found.append([*transform(graphs), transform(mixed)])
+    for compiled, plain in zip(*found):
+        assert list(compiled.keys()) == list(plain.keys())
+        for key in (key for key, value in plain if torch.is_tensor(value)):  # torch rounds roots of float64 otherwise
+            torch.testing.assert_close(compiled[key], plain[key], rtol=0 if dtype == torch.float32 else 1e-14, atol=0)
+    assert found[0][-1].walk_load.dtype == dtype
+
+
 class Graphs(torch.utils.data.Dataset):
     def __init__(self, transform):
         self.transform, self.names = transform, [*GRAPHS] * 2

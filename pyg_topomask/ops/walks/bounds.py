@@ -7,6 +7,7 @@ independent walks. It is a worst case: observed errors are far smaller.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, expm1, inf, log, log1p, sqrt
 
 import torch
@@ -14,28 +15,22 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import check_edges, drop_zeros, edge_tensors, to_csr
-from pyg_topomask.ops.walks.settings import Lengths, walk_settings
+from pyg_topomask.ops.walks.settings import walk_settings
 from pyg_topomask.typing import Adj
 
 
 def error_scale(
-    edge_index: Adj,
-    num_nodes: int,
-    modulation: Tensor,
-    halt_prob: float,
-    edge_weight: Tensor | None = None,
-    lengths: Lengths = None,
+    edge_index: Adj, num_nodes: int, modulation: Tensor, tail: Sequence[float], edge_weight: Tensor | None = None
 ) -> float:
-    r"""The constant :math:`c = \sum_k |f_k| (\max_{ij} |W_{ij}| \deg_i / (1 - p_{halt}))^k` of Theorem 3.1.
+    r"""The constant :math:`c = \sum_k |f_k| (\max_{ij} |W_{ij}| \deg_i)^k / p_k` of Theorem 3.1.
 
     Args:
         edge_index: Edges, as for `pyg_topomask.ops.sample_walks`.
         num_nodes: Number of nodes ``N``.
         modulation: Modulation function ``f``, shape ``[K + 1]``.
-        halt_prob: Probability of halting before each step, in ``[0, 1)``.
-        edge_weight: ``W``, shape ``[E]``; one per edge if :obj:`None`.
-        lengths: As for `pyg_topomask.ops.sample_walks`; the probability of at least ``k`` hops then replaces
+        tail: Probability :math:`p_k` that a walk does not halt before ``k`` hops, for 0 … K hops; the theorem has
             :math:`(1 - p_{halt})^k`.
+        edge_weight: ``W``, shape ``[E]``; one per edge if :obj:`None`.
 
     Raises:
         TypeError: If indices are not integers or weights are not floating point.
@@ -43,7 +38,6 @@ def error_scale(
     """
     if modulation.dim() != 1 or modulation.numel() == 0:
         raise ValueError(f"'modulation' must have shape [K + 1] (got {list(modulation.shape)})")
-    tail = walk_settings(1, modulation.numel() - 1, halt_prob, lengths=lengths).tail
     edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     check_edges(edge_index, num_nodes, edge_weight)
     csr = drop_zeros(to_csr(edge_index, num_nodes, edge_weight))

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pyg_topomask.ops.hashing import wrap
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import Entry
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Pattern, check_entries
 from pyg_topomask.ops.walks.merge import WalkTable, num_monomials
 from pyg_topomask.ops.walks.settings import SCHEMES, WalkSettings
+from pyg_topomask.ops.walks.walkers import WalkGraph
 
 if TYPE_CHECKING:
-    from pyg_topomask.ops.walks.walkers import WalkGraph
+    from collections.abc import Sequence
 
 refuses = partial(loader.refuses, "walks")
 """Why the compiled functions cannot serve loads or factors like these; :obj:`None` if they can."""
@@ -30,13 +32,48 @@ _walk_tables = Entry(
     ("start", "stream", "rowptr", "col", "factor", "bound", "gain", "halts_below", "totals", "made"),
     dict.fromkeys(("tables", "walks", "block", "scheme", "has_own"), int),
 )
+_walk_graph = Entry(
+    "walks",
+    "walk_graph",
+    ("edge_index", "edge_weight", "ptr", "draws", "rowptr", "col", "factor", "stream"),
+    {"seed": int, "epoch": int, "goes_on": float, "importance": int},
+)
 _write_walks = Entry("walks", "write_walks", ("index", "length", "load", "count", "own"), {"made": int, "table": int})
-_release_walks = Entry("walks", "release_walks", (), {"made": int})
+_release_walks = Entry("walks", "release_walks", ("like",), {"made": int})
 
-_NO_SUCH_NODE, _NOT_SORTED = -3, -4  # answers
+_NO_SUCH_NODE, _NOT_SORTED, _NEGATIVE = -3, -4, -3  # answers
 
 # Walk entries of both tables, and walkers, that are worth a second thread.
 _ENTRIES_PER_THREAD, _WALKERS_PER_THREAD = 2**13, 2**13
+
+
+def normalized_graph(
+    edge_index: Tensor, edge_weight: Tensor | None, ptr: Tensor, draws: Tensor | Sequence[int], settings: WalkSettings
+) -> tuple[WalkGraph, Tensor] | None:
+    """The graph that walkers move on, with the symmetrically normalised adjacency as ``W``, and the hash of each start.
+
+    Args:
+        edge_index: Checked edges of the disjoint union of several graphs, shape ``[2, E]``.
+        edge_weight: Weights, shape ``[E]``, float64; one per edge if :obj:`None`.
+        ptr: First node of each graph, followed by the number of nodes, shape ``[B + 1]``.
+        draws: Seed of each graph, shape ``[B]``, or the seed and the epoch that `hash_graphs` takes.
+        settings: Checked settings.
+
+    Returns:
+        :obj:`None` if compiled code cannot serve, or a node's weights add up to a negative number.
+    """
+    sizes = edge_index.size(1), int(ptr[-1]) + 1, int(ptr[-1])
+    factor = torch.empty(sizes[0], device=ptr.device)
+    if refuses(factor) is not None:
+        return None
+    check_entries(max(sizes))
+    col, rowptr, stream = (ptr.new_empty(size) for size in sizes)
+    drawn, (seed, epoch) = (draws, (0, 0)) if isinstance(draws, Tensor) else (None, draws)
+    given = (edge_index.long(), edge_weight, ptr, drawn, rowptr, col, factor, stream)
+    arrays = [x if x is None else x.contiguous() for x in given]
+    numbers = wrap(seed), epoch, 1 - settings.halt_prob, settings.importance
+    count = _walk_graph(arrays, *numbers, answers=(_NEGATIVE,))
+    return None if count < 0 else (WalkGraph(rowptr, col[:count], factor[:count], None), stream)
 
 
 def walk_tables(
@@ -46,8 +83,9 @@ def walk_tables(
 
     Arguments are those of `pyg_topomask.ops.walks.sample.walk_tables`. Raises MemoryError.
     """
-    bound, halts_below = None if graph.steps is None else graph.steps.bound, nodes.new_tensor(settings.halts_below)
-    given = (nodes, stream, graph.rowptr, graph.col, graph.factor, bound, graph.gain, halts_below)
+    gains, halts_below = torch.tensor(settings.gains, dtype=torch.float64), nodes.new_tensor(settings.halts_below)
+    bound = None if graph.steps is None else graph.steps.bound
+    given = (nodes, stream, graph.rowptr, graph.col, graph.factor, bound, gains, halts_below)
     totals, made = nodes.new_empty(num_tables), nodes.new_zeros(1)
     threads = loader.num_threads(nodes.numel() * num_tables * settings.num_walks, _WALKERS_PER_THREAD)
     numbers = num_tables, settings.num_walks, settings.block_size, SCHEMES.index(settings.scheme), own
@@ -63,7 +101,7 @@ def walk_tables(
             found.append((index, length, loads, counts, products))
         return found
     finally:
-        _release_walks((), int(made))
+        _release_walks((graph.factor,), int(made))
 
 
 def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:

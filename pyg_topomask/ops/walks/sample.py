@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.csr import check_edges, drop_zeros, edge_tensors, to_csr
+from pyg_topomask.ops.csr import CSR, check_edges, drop_zeros, edge_tensors, to_csr
 from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, mix
 from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import merge_visits, own_products, revisits
@@ -51,7 +51,7 @@ class Walks:
 
 
 def sample_walks(
-    edge_index: Adj,
+    edge_index: Adj | CSR,
     num_nodes: int,
     *,
     num_walks: int,
@@ -96,7 +96,8 @@ def sample_walks(
     Cost: :math:`O(N n \min(K, 1/p_{halt}))` steps, with all walkers in parallel; memory of the result plus one block.
 
     Args:
-        edge_index: Edges ``i → j`` as columns, shape ``[2, E]``, or a sparse ``adj_t``.
+        edge_index: Edges ``i → j`` as columns, shape ``[2, E]``, or a sparse ``adj_t``. A `CSR`, made by ``to_csr`` of
+            `pyg_topomask.ops.csr`, is not sorted again; it has its own weights.
         num_nodes: Number of nodes ``N``.
         num_walks: Walks from each node, ``n``.
         max_length: Longest walk in hops.
@@ -126,7 +127,7 @@ def sample_walks(
     """
     edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     check_edges(edge_index, num_nodes, edge_weight)
-    settings = walk_settings(num_walks, max_length, halt_prob, scheme, block_size, lengths)
+    settings = walk_settings(num_walks, max_length, halt_prob, scheme, block_size, lengths, importance)
     csr = drop_zeros(to_csr(edge_index, num_nodes, edge_weight))
     if transition is not None and scheme == "repelling":
         raise ValueError("scheme='repelling' takes uniform steps; omit 'transition' or choose another scheme")
@@ -134,7 +135,7 @@ def sample_walks(
     nodes = torch.arange(num_nodes) if start is None else _check_start(start, num_nodes)
     nodes = nodes.to(edge_index.device)
     stream = start_stream(nodes, draw_seeds(1, generator).to(nodes.device))
-    graph = walk_graph(csr, settings, steps, importance)
+    graph = walk_graph(csr, settings, steps)
     return walk_tables(graph, nodes, stream, 1, settings, own=True)[0]
 
 

@@ -26,6 +26,8 @@ class WalkSettings(NamedTuple):
     """Number of walkers of one start that are coupled with each other; the last block may have fewer."""
     lengths: tuple[float, ...] | None = None
     """Probability of each length; walkers halt with `halt_prob` before each step if :obj:`None`."""
+    importance: bool = True
+    """Whether loads are weighted; they stay 1 otherwise."""
 
     @property
     def tail(self) -> list[float]:
@@ -44,7 +46,7 @@ class WalkSettings(NamedTuple):
     @property
     def gains(self) -> list[float]:
         """Factor of the load at each step that makes up for `lengths`; that for `halt_prob` is on the edges."""
-        if self.lengths is None:
+        if self.lengths is None or not self.importance:
             return [1.0] * self.max_length
         return [2**32 / (2**32 - below) for below in self.halts_below]
 
@@ -67,6 +69,7 @@ def walk_settings(
     scheme: str = "iid",
     block_size: int | None = None,
     lengths: Lengths = None,
+    importance: bool = True,
 ) -> WalkSettings:
     """Check settings of random walks.
 
@@ -88,7 +91,7 @@ def walk_settings(
     else:
         size = min({"iid": 1, "antithetic": 2}[scheme], num_walks)
     probs = None if lengths is None else _probabilities(lengths, max_length)
-    return WalkSettings(num_walks, max_length, 0.0 if probs else float(halt_prob), scheme, size, probs)
+    return WalkSettings(num_walks, max_length, 0.0 if probs else float(halt_prob), scheme, size, probs, importance)
 
 
 def _probabilities(lengths: Sequence[float] | str, max_length: int) -> tuple[float, ...]:

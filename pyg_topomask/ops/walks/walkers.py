@@ -20,7 +20,6 @@ class WalkGraph(NamedTuple):
     col: Tensor  # [E'], int64
     factor: Tensor  # [E'], factor of the load on each edge
     steps: StepTable | None  # uniform steps if None
-    gain: Tensor  # [K], factor of the load at each step, whatever the edge
 
     @property
     def num_nodes(self) -> int:
@@ -36,14 +35,13 @@ class Visits(NamedTuple):
     load: Tensor  # [V]
 
 
-def walk_graph(csr: CSR, settings: WalkSettings, steps: StepTable | None, importance: bool = True) -> WalkGraph:
-    """The graph of checked edges whose weights are the ``W`` of the load; without ``importance``, loads stay 1."""
-    factor, gain = torch.ones_like(csr.weight), csr.weight.new_ones(settings.max_length)
-    if importance:
-        gain = csr.weight.new_tensor(settings.gains)
+def walk_graph(csr: CSR, settings: WalkSettings, steps: StepTable | None) -> WalkGraph:
+    """The graph of checked edges whose weights are the ``W`` of the load."""
+    factor = torch.ones_like(csr.weight)
+    if settings.importance:
         inverse = csr.degree[csr.row].double() if steps is None else torch.where(steps.prob > 0, 1 / steps.prob, 0)
         factor = csr.weight * (inverse / (1 - settings.halt_prob)).to(csr.weight.dtype)
-    return WalkGraph(csr.pattern.rowptr.long(), csr.col, factor, steps, gain)
+    return WalkGraph(csr.pattern.rowptr.long(), csr.col, factor, steps)
 
 
 def move_walkers(
@@ -64,7 +62,7 @@ def move_walkers(
     walker, state = torch.arange(states.numel(), device=nodes.device), states
     node, load = nodes.repeat(walk.numel()), graph.factor.new_ones(states.numel())
     degrees = graph.rowptr.diff()
-    may_end, halts_below = bool((degrees == 0).any()), settings.halts_below
+    may_end, halts_below, gains = bool((degrees == 0).any()), settings.halts_below, settings.gains
     visits = [Visits(walker, node, load)]
     for length in range(1, settings.max_length + 1):
         draw = mix(state + wrap(length * GOLDEN))
@@ -88,7 +86,7 @@ def move_walkers(
         else:
             edge = graph.rowptr.index_select(0, node) + below(draw, degree)
         node = graph.col.index_select(0, edge)
-        load = load * graph.factor.index_select(0, edge) * graph.gain[length - 1]
+        load = load * graph.factor.index_select(0, edge) * gains[length - 1]
         visits.append(Visits(walker, node, load))
     return visits
 

@@ -10,7 +10,7 @@ from pyg_topomask.expressivity.expected_walks import with_expected_walks
 from pyg_topomask.nn.mask import GRFMask
 from pyg_topomask.nn.mask.structure import read_normalized_edges
 from pyg_topomask.ops.walks.bounds import error_bound, error_scale, row_nonzeros
-from pyg_topomask.ops.walks.settings import table_name
+from pyg_topomask.ops.walks.settings import table_name, walk_settings
 from pyg_topomask.transforms import AddRandomWalks
 
 NUM_WALKS = (4, 8, 16, 32, 64, 128, 256)
@@ -114,5 +114,5 @@ def _scale(mask: GRFMask, walks: AddRandomWalks, data: Data, head: int) -> float
     """The constant of Theorem 3.1, for the larger one of two modulation functions."""
     edge_index, weight = read_normalized_edges(mask, data, torch.float64)
     functions = [f if f.dim() == 1 else f[head] for f in mask.parameters()]
-    size, halting = int(data.num_nodes or 0), (walks.halt_prob, weight, walks.lengths)
-    return max(error_scale(edge_index, size, f, *halting) for f in functions)
+    tail = walk_settings(1, mask.max_length, walks.halt_prob, lengths=walks.lengths).tail
+    return max(error_scale(edge_index, int(data.num_nodes or 0), f, tail, weight) for f in functions)

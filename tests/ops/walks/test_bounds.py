@@ -21,7 +21,7 @@ def test_an_entry_exceeds_the_bound_in_at_most_its_share_of_draws(num_walks, pro
     features = torch.einsum("k,dkij->dij", MODULATION, loads)
     exact = MODULATION[0] * torch.eye(5) + MODULATION[1] * adj + MODULATION[2] * adj @ adj
     error = ((features[:, 0] * features[:, 1]).sum(1) - exact[0] @ exact[1]).abs()
-    scale = error_scale(data.edge_index, 5, MODULATION, 0.3, data.edge_weight)
+    scale = error_scale(data.edge_index, 5, MODULATION, (1, 0.7, 0.49), data.edge_weight)
     assert scale == pytest.approx(1 + 0.5 * (0.8 / 0.7) + 0.25 * (0.8 / 0.7) ** 2)
     assert (error > error_bound(num_walks, prob, scale)).double().mean() <= prob
     assert error.max() > 0.05  # there is something to bound
@@ -46,7 +46,7 @@ def test_rows_have_no_more_non_zeros_than_the_bound(num_walks, halt_prob, prob):
 
 def test_walks_that_never_halt_fill_rows_up_to_their_length():
     assert row_nonzeros(5, 0.0, 0.1, max_length=3) == 16
-    assert error_scale(torch.empty(2, 0, dtype=torch.long), 3, MODULATION, 0.5) == 1
+    assert error_scale(torch.empty(2, 0, dtype=torch.long), 3, MODULATION, (1, 0.5, 0.25)) == 1
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_walks_that_never_halt_fill_rows_up_to_their_length():
         (lambda: error_bound(0, 0.1, 1.0), "'num_walks' must be at least 1"),
         (lambda: row_nonzeros(4, 0.0, 0.1), "end only at 'max_length'"),
         (lambda: row_nonzeros(4, 1.0, 0.1), "per-step probability"),
-        (lambda: error_scale(torch.zeros(2, 0).long(), 2, torch.ones(1, 2), 0.1), r"shape \[K \+ 1\]"),
+        (lambda: error_scale(torch.zeros(2, 0).long(), 2, torch.ones(1, 2), (1, 0.9)), r"shape \[K \+ 1\]"),
     ],
 )
 def test_bad_arguments_are_refused(call, message):

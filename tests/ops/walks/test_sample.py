@@ -249,6 +249,12 @@ def test_shards_blocks_and_the_order_of_edges_change_no_bit(settings, native, mo
         parts = [draw(data, start=start, **settings) for start in torch.arange(24).tensor_split(shards)]
         assert same(walks._concatenate(parts), whole)
     assert same(draw(mixed, **moved), whole)
+    csr, settings["halt_prob"] = to_csr(data.edge_index, 24, data.edge_weight), settings.get("halt_prob", 0.3)
+    sorted_edges = data.edge_index[0] * 24 + data.edge_index[1]
+    if "transition" in settings:
+        settings["transition"] = settings["transition"][sorted_edges.argsort()]
+    prepared = sample_walks(csr, 24, num_walks=8, max_length=3, generator=seeded(0), **settings)
+    assert same(prepared, whole)
     starts = torch.tensor([3, 1, 1], dtype=torch.int32)
     assert same(draw(data, start=starts, **settings), draw(data, start=torch.tensor([1, 3]), **settings))
     assert draw(data, start=starts[:0], **settings).index.shape == (2, 0)
@@ -301,6 +307,11 @@ TRANSITION = r"one floating-point number per edge, \[6\]"
     ("change", "error", "message"),
     [
         ({"edge_index": [[0], [1]]}, TypeError, r"SparseTensor \(got list\)"),
+        (
+            {"edge_index": to_csr(GRAPHS["path"].edge_index, 4), "num_nodes": 3},
+            ValueError,
+            "contains node 3, but nodes are 0 to 2",
+        ),
         ({"edge_index": torch.tensor([[0], [4]])}, ValueError, "contains node 4, but nodes are 0 to 3"),
         ({"num_nodes": -1}, ValueError, "must not be negative"),
         ({"edge_weight": torch.ones(6, dtype=torch.long)}, TypeError, r"floating point \(got torch.int64\)"),

@@ -18,14 +18,9 @@ struct Part {
     int64_t begin = 0, size = 0;  // entries of the table before this part, and in it
 };
 
-// Tables of any dtype, to be deleted.
-struct AnyTables {
-    virtual ~AnyTables() = default;
-};
-
 // Parts of a table follow each other.
 template <class T>
-class WalkTables : public AnyTables {
+class WalkTables {
    public:
     explicit WalkTables(const WalkCall<T>& call)
         : c(call), size(starts_of_part(call)), bits(bits_of(call.length)), parts_of_table((call.starts + size - 1) / size) {

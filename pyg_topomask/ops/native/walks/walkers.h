@@ -20,12 +20,13 @@ struct WalkCall {
           start(call.dense<const int64_t>(START, {starts})), stream(call.dense<const int64_t>(STREAM, {starts})),
           rowptr(call.dense<const int64_t>(GRAPH_ROWPTR, {nodes + 1})), col(call.dense<const int64_t>(GRAPH_COL, {rowptr[nodes]})),
           bound(call.optional<const int64_t>(BOUND, {rowptr[nodes]})), halts_below(call.dense<const int64_t>(HALTS_BELOW, {length})),
-          factor(call.dense<const T>(FACTOR, {rowptr[nodes]})), gain(call.dense<const T>(GAIN, {length})) {}
+          factor(call.dense<const T>(FACTOR, {rowptr[nodes]})), gain(call.dense<const double>(GAIN, {length})) {}
     int64_t nodes, starts, tables, walks, length, block, threads, scheme, has_own;
     const int64_t *start, *stream;  // [starts]: nodes, and the hash from which their draws are derived
     const int64_t *rowptr, *col, *bound;  // of the graph; `bound` ends the interval of each edge, null for uniform steps
     const int64_t* halts_below;     // [length]: draws by which a walker halts before each step
-    const T *factor, *gain;         // of the load on each edge, and at each step
+    const T* factor;                // of the load on each edge
+    const double* gain;             // factor of the load at each step
 };
 
 constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15;

@@ -3,6 +3,7 @@
 // Plain C++17 and its standard library.
 
 #include "features.h"
+#include "graph.h"
 #include "pair_table.h"
 #include "tables.h"
 
@@ -25,6 +26,12 @@ int64_t walk_features(const int64_t* block) {
     });
 }
 
+int64_t walk_graph(const int64_t* block) {
+    return for_dtype(block, EDGE_ARRAYS, EDGE_NUMBERS, MADE_FACTOR, [](const Call& call, auto zero) {
+        return walk_graph<decltype(zero)>(call);
+    });
+}
+
 // Makes tables, which `write_walks` copies and `release_walks` deletes, and counts the entries of each.
 int64_t walk_tables(const int64_t* block) {
     return for_dtype(block, WALK_ARRAYS, WALK_NUMBERS, FACTOR, [](const Call& call, auto zero) {
@@ -32,7 +39,7 @@ int64_t walk_tables(const int64_t* block) {
         int64_t *totals = call.dense<int64_t>(TOTALS, {c.tables}), *address = call.dense<int64_t>(MADE, {1});
         auto made = std::make_unique<WalkTables<decltype(zero)>>(c);
         made->count(totals);
-        *address = reinterpret_cast<int64_t>(static_cast<AnyTables*>(made.release()));
+        *address = reinterpret_cast<int64_t>(made.release());
         return 0;
     });
 }
@@ -43,7 +50,7 @@ int64_t write_walks(const int64_t* block) {
         using T = decltype(zero);
         const int64_t total = call.size(1, 0);
         int64_t* index = call.dense<int64_t>(0, {2, total});
-        static_cast<WalkTables<T>*>(reinterpret_cast<AnyTables*>(call.integer(0)))
+        reinterpret_cast<WalkTables<T>*>(call.integer(0))
             ->write(call.integer(1), index, index + total, call.dense<int64_t>(1, {total}), call.dense<T>(2, {total}),
                     call.dense<T>(3, {total}), call.optional<T>(4, {ANY, ANY}));
         return 0;
@@ -51,8 +58,8 @@ int64_t write_walks(const int64_t* block) {
 }
 
 int64_t release_walks(const int64_t* block) {
-    return checked(block, 0, 1, [](const Call& call) {
-        delete reinterpret_cast<AnyTables*>(call.integer(0));
+    return for_dtype(block, 1, 1, 0, [](const Call& call, auto zero) {
+        delete reinterpret_cast<WalkTables<decltype(zero)>*>(call.integer(0));
         return 0;
     });
 }
