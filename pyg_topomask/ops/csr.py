@@ -47,7 +47,7 @@ class CSR(NamedTuple):
 
 
 def edge_tensors(edge_index: Adj | CSR, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph in any format that PyG has, or of a `CSR`, sorted.
+    """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph in any format of PyG, or of a `CSR`, sorted.
 
     A sparse tensor of torch or a ``torch_sparse.SparseTensor`` is read as PyG does when it replaces ``edge_index``: as
     the transposed adjacency ``adj_t`` (`ToSparseTensor`), whose values are the weights. torch's sparse tensors always

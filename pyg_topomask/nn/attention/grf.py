@@ -73,7 +73,7 @@ class GRFAttention(MaskedAttention):
         initial: str | Sequence[float] = "exp",
         positive: bool = False,
         key_modulation: bool = False,
-        stitch: int = 1,
+        stitch: int | None = None,
     ) -> None:
         walks = max_length, symmetric, independent, name, diagonal, table
         mask = GRFMask(heads, *walks, initial, positive, key_modulation, stitch)

@@ -60,11 +60,14 @@ def head_parameter(heads: int, *shape: int) -> Parameter:
 
 def initial_modulation(name: str, initial: str | Sequence[float], max_length: int) -> Tensor:
     r"""Initial modulation function ``f``, ``[K + 1]``, float64: ``"exp"``, :math:`2^{-\ell} / \ell!`; ``"geometric"``,
-    :math:`2^{-\ell}`; or at most ``K + 1`` given numbers, followed by zeros. Messages call it ``name``.
+    :math:`2^{-\ell}`; ``"far"``, :math:`1 / (K + 1)`; or at most ``K + 1`` given numbers, followed by zeros. Messages
+    call it ``name``.
     """
     lengths = torch.arange(max_length + 1, dtype=torch.float64, device="cpu")
     if isinstance(initial, str):
-        check_choice(name, initial, ("exp", "geometric"))
+        check_choice(name, initial, ("exp", "geometric", "far"))
+        if initial == "far":
+            return torch.full_like(lengths, 1 / (max_length + 1))
         factorial = torch.lgamma(lengths + 1) if initial == "exp" else 0.0
         return (-lengths * log(2) - factorial).exp()
     given = torch.as_tensor(initial, dtype=torch.float64, device="cpu")

@@ -52,12 +52,16 @@ class GRFMask(Mask):
             needs one number.
         initial: Initial ``f``. ``"exp"``: :math:`2^{-\ell} / \ell!`, the mask :math:`\exp(W)`, in which far nodes
             count little. ``"geometric"``: :math:`2^{-\ell}`, the mask :math:`(I - W / 2)^{-2}`, which reaches further.
+            ``"far"``: all are equal and ``stitch`` is 3 by default: the mask reaches 2.7 hops on average on Peptides,
+            where that of ``"exp"`` reaches 0.7. Walks should then repel each other and not halt, as in
+            ``transform_settings``.
             Otherwise :math:`f_0, f_1, \ldots`, at most ``max_length + 1`` numbers; the others are 0.
             :func:`~pyg_topomask.ops.deconvolve` gives them for :math:`\alpha`.
         positive: Use the absolute values of the parameters, so that no entry is ever negative.
         stitch: Number ``l`` of independent estimates whose product is the mask, :math:`\hat M = \prod_i \Phi_1^{(i)}
             \Phi_2^{(i)\top}`: it reaches ``2 l K`` hops by walks of ``K``, and α is the ``2 l``-fold convolution of
-            ``f``. It takes ``l`` tables of walks for each ``table``, and has no pairs.
+            ``f``. It takes ``l`` tables of walks for each ``table``, and has no pairs. 1 by default, and 3 for the
+            ``initial`` ``"far"``.
         key_modulation: Learn a second function :math:`f^2` for :math:`\Phi_2`. Then :math:`\alpha = f^1 * f^2` can be
             any series, and the estimate is no longer symmetric. It has the same initial values as the first one.
 
@@ -97,9 +101,11 @@ class GRFMask(Mask):
         initial: str | Sequence[float] = "exp",
         positive: bool = False,
         key_modulation: bool = False,
-        stitch: int = 1,
+        stitch: int | None = None,
     ) -> None:
         super().__init__()
+        far = isinstance(initial, str) and initial == "far"
+        stitch = (3 if far else 1) if stitch is None else stitch
         heads = check_integer("heads", heads, 1)
         max_length = check_integer("max_length", max_length, 0)
         self.heads, self.max_length, self.symmetric = heads, max_length, symmetric
@@ -117,7 +123,7 @@ class GRFMask(Mask):
             "name": name,
             "diagonal": None if self.diagonal == "independent" else self.diagonal,
             "num_tables": (max(self.tables) + 1) * stitch,
-        }
+        } | ({"halt_prob": 0.0, "scheme": "repelling"} if far else {})
         if stitch > 1 and not self.two_tables:
             raise ValueError(f"'stitch' = {stitch} needs 'symmetric' and 'independent' walks of queries and keys")
         if key_modulation and not symmetric:

@@ -36,7 +36,10 @@ def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
     attentions, settings = built_attentions(config), dict[str, Any]()
     for attention in attentions:
         settings |= attention.transform_settings
-    return list(that_add(requirements_of(*attentions), **settings | _settings(config, seed)).transforms)
+    tables = max((attention.transform_settings.get("num_tables", 1) for attention in attentions), default=1)
+    settings |= _settings(config, seed)
+    settings["num_tables"] = max(tables, settings["num_tables"])  # stitched walks take several for each one
+    return list(that_add(requirements_of(*attentions), **settings).transforms)
 
 
 def _settings(config: Config, seed: int) -> dict[str, Any]:

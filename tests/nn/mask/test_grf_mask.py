@@ -8,9 +8,9 @@ import torch
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import GRFAttention, GRFMask
-from pyg_topomask.ops import deconvolve
+from pyg_topomask.ops import deconvolve, reach
 from pyg_topomask.testing import GRAPHS, dense_adjacency
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.transforms import AddRandomWalks, that_add
 
 F, G = [1.2, 0.5, -0.3], [0.0, 0.7, -0.4]
 K, DRAWS = len(F) - 1, 500
@@ -94,6 +94,7 @@ def test_only_the_diagonal_is_corrected(settings):
     [
         ("exp", [1, 1 / 2, 1 / 8, 1 / 48]),
         ("geometric", [1, 1 / 2, 1 / 4, 1 / 8]),
+        ("far", [1 / 4] * 4),
         ([2.0, -1], [2, -1, 0, 0]),
         (deconvolve(torch.tensor([1.0, 1, 1, 1])), [1, 1 / 2, 3 / 8, 5 / 16]),
     ],
@@ -105,6 +106,17 @@ def test_initial_modulation(initial, wanted):
     if initial == "exp":
         f = GRFMask(max_length=400).modulation[:13].detach().double().numpy()
         np.testing.assert_allclose(np.convolve(f, f)[:13], [1 / math.factorial(k) for k in range(13)], atol=1e-10)
+
+
+def test_the_far_mask_reaches_further_than_the_default_one():
+    ring = torch.arange(150)
+    one_way = torch.stack([ring, ring.roll(1)])
+    data, found = Data(edge_index=torch.cat([one_way, one_way.flip(0)], dim=1), num_nodes=150), []
+    for mask in (GRFMask(), GRFMask(initial="far")):
+        shares = reach(mask, that_add(mask.requires, seed=0, **mask.transform_settings)(data))
+        found.append(float(shares[:-1] @ torch.arange(17.0).double()))
+    assert mask.stitch == 3
+    assert found[0] < 0.9 < 2.5 < found[1]
 
 
 def test_positive_modulation_has_no_negative_entry():
@@ -168,7 +180,7 @@ def test_masks_and_heads_use_the_set_of_their_number(diagonal):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: GRFMask(initial="linear"), "'initial' must be one of exp, geometric"),
+        (lambda: GRFMask(initial="linear"), "'initial' must be one of exp, geometric, far"),
         (lambda: GRFMask(initial=[1.0] * 6), r"'initial' must hold 1 to 'max_length' \+ 1 = 5 finite numbers"),
         (lambda: GRFMask(symmetric=False, key_modulation=True), "with symmetric=False they have none"),
         (lambda: GRFMask(3, table=(0, 1)), r"one number, or one for each of the 3 heads \(got \(0, 1\)\)"),

@@ -137,6 +137,14 @@ def test_layers_or_heads_have_walks_of_their_own(layer_type, tables, wanted):
     assert not torch.equal(masks[0](data).to_dense(), masks[1](data).to_dense())
 
 
+def test_a_stitched_mask_gets_walks_for_each_factor():
+    settings = ["gt.layer_type=GCN+Masked", "topomask.mask=grf", "topomask.mask_grf.initial=far", "gt.layers=2"]
+    config = check_config(PLAIN, [*settings, "topomask.num_tables=2", "topomask.lengths=uniform"])[0].config
+    transform = walks_of(config, 0)
+    assert (transform.num_tables, transform.lengths) == (6, "uniform")
+    assert set(requirements(config)) <= set(transform(GRAPHS["star"]).to_dict())
+
+
 @pytest.mark.parametrize(
     ("mask", "settings", "wanted"),
     [
