@@ -328,6 +328,7 @@ def test_kronecker_product(left_heads, right_heads):
 def test_entrywise_products_of_low_rank_and_toeplitz_masks():
     batch, rand = torch.tensor([0, 0, 0, 0, 1, 1]), torch.randn
     low = LowRankOperator(rand(2, 6, 2), rand(2, 6, 2), batch), LowRankOperator(rand(2, 6, 3), rand(2, 6, 3))
+    assert [op.num_multiply_adds for op in low] == [2 * 6 * 2, 2 * 6 * 3]
     for a, b in (low, (ToeplitzOperator(rand(2, 3, 5), (2, 3)), ToeplitzOperator(rand(3, 5), (2, 3)))):
         wanted = a.to_dense() * b.to_dense()
         torch.testing.assert_close((a * b).to_dense(), wanted)
