@@ -1,19 +1,24 @@
 """Error of the GRF mask's estimates at equal work (Reid et al. 2024, arXiv:2410.03462, Eq. 10), by graph and scheme.
 
     python scripts/reproduce/grf_estimates.py --quick       # a trial
-    python scripts/reproduce/grf_estimates.py --results docs/results          # 5 minutes on one core
+    python scripts/reproduce/grf_estimates.py --results docs/results          # 8 minutes on one core
 
 Work has two parts: walkers, which are drawn once, and multiply-adds of a product with the mask (factored path), which
 every layer and step repeats. Two tables of 8 walkers per node and one table of 16 draw equally many walkers; two tables
 of 8 and one of 8 need equally many multiply-adds. The error is the root mean square over draws and entries, relative to
 that of the exact mask, on and off the diagonal. "pairs" is the number per node of non-zeros of the estimated mask. The
 symmetrised estimate is the mean of the independent one and its transpose, which takes two products in place of one.
+
+The second table has the error by distance, of estimates of the same mask ((1 + W) / 2)^12 that take equally many
+steps of walkers: a product of 2 l factors with K = 6 / l hops each is that mask for every l.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import comb
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -25,6 +30,8 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dense_adj
 
 from pyg_topomask.nn import GRFMask
+from pyg_topomask.ops.hops import hop_pairs
+from pyg_topomask.ops.walks.settings import walk_settings
 from pyg_topomask.run.output.progress import error_output
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.viz.drawing import PALETTE
@@ -33,6 +40,26 @@ MAX_LENGTH = 4
 SCHEMES = ("iid", "antithetic", "repelling")
 ESTIMATES = (("independent", 8), ("symmetrised", 8), ("corrected", 16), ("shared", 16), ("corrected", 8), ("shared", 8))
 """Estimates of the diagonal, and walkers from each node in each of their tables."""
+HOPS, STEPS = 12, 96
+"""Longest walk of the mask ((1 + W) / 2)^HOPS, and steps of the walkers of a node in all tables."""
+BY_DISTANCE: dict[str, tuple[float, dict[str, Any]]] = {
+    "one table (not symmetric), halting 0.2": (0.5, {"halt_prob": 0.2}),
+    "plain, halting 0.5": (1, {}),
+    "antithetic, halting 0.5": (1, {"scheme": "antithetic"}),
+    "repelling, halting 0.5": (1, {"scheme": "repelling"}),
+    "plain, uniform lengths": (1, {"lengths": "uniform"}),
+    "plain, no halting": (1, {"halt_prob": 0.0}),
+    "repelling, no halting": (1, {"halt_prob": 0.0, "scheme": "repelling"}),
+    "stitched 2, no halting": (2, {"halt_prob": 0.0}),
+    "stitched 3, no halting": (3, {"halt_prob": 0.0}),
+    "stitched 3, uniform lengths": (3, {"lengths": "uniform"}),
+    "stitched 3, repelling, no halting": (3, {"halt_prob": 0.0, "scheme": "repelling"}),
+    "stitched 6, no halting": (6, {"halt_prob": 0.0}),
+}
+"""Estimates of one mask: pairs of factors, and settings of the walks."""
+RANGES = {"near": (1, 3), "far": (6, 12)}
+MOST_DRAWS = 20
+"""Draws of the errors by distance, at most."""
 
 
 def graphs(size: int) -> dict[str, Data]:
@@ -64,13 +91,44 @@ def _simple(edge_index: Tensor) -> Tensor:
     return coalesce(torch.cat([edge_index, edge_index.flip(0)], 1))
 
 
+def normalized(data: Data) -> Tensor:
+    """W as a dense matrix."""
+    adj = to_dense_adj(data.edge_index, max_num_nodes=data.num_nodes)[0].double()
+    scale = adj.sum(1).clamp(min=1).rsqrt()
+    return scale[:, None] * adj * scale
+
+
+def errors_by_distance(data: Data, pairs: float, walk: dict[str, Any], draws: int) -> dict[str, Any]:
+    """Relative error of each draw for near and far pairs of nodes, with walks of equally many steps."""
+    size, symmetric = int(data.num_nodes or 0), pairs >= 1
+    stitch, length = int(max(pairs, 1)), int(HOPS / (2 * pairs))
+    f = [comb(length, hops) / 2**length for hops in range(length + 1)]
+    mask = GRFMask(max_length=length, symmetric=symmetric, stitch=stitch, initial=f)
+    halting = {"halt_prob": 0.5} | {key: value for key, value in walk.items() if key != "scheme"}
+    hops_of_walk = sum(walk_settings(1, length, **halting).tail[1:])
+    walks = max(1, round(STEPS / (2 * pairs * hops_of_walk)))
+    transform = AddRandomWalks(walks, length, independent=symmetric, seed=0, num_tables=stitch, **walk)
+    exact = torch.linalg.matrix_power((torch.eye(size).double() + normalized(data)) / 2, HOPS)
+    index, hops = hop_pairs(data.edge_index, size, HOPS)
+    found: dict[str, Any] = {"walks": walks, "steps": 2 * pairs * walks * hops_of_walk} | {name: [] for name in RANGES}
+    for epoch in range(draws):
+        transform.set_epoch(epoch)
+        with torch.no_grad():
+            operator = mask(Batch.from_data_list([transform(data)]))
+            estimate = operator.to_dense().double()
+        for name, (low, high) in RANGES.items():
+            row, col = index[:, (hops >= low) & (hops <= high)]
+            if row.numel() > 0:
+                wanted = exact[row, col]
+                found[name].append(float((estimate[row, col] - wanted).norm() / wanted.norm()))
+    return found | {"multiply_adds": operator.num_multiply_adds / size}
+
+
 def errors(data: Data, diagonal: str, scheme: str, draws: int, num_walks: int) -> dict[str, float]:
     """Relative error off and on the diagonal; multiply-adds and pairs per node."""
     mask = GRFMask(max_length=MAX_LENGTH, diagonal="independent" if diagonal == "symmetrised" else diagonal)
     transform = AddRandomWalks(num_walks, MAX_LENGTH, 0.5, scheme, diagonal=mask.diagonal, seed=0)
-    adj = to_dense_adj(data.edge_index, max_num_nodes=data.num_nodes)[0].double()
-    scale = adj.sum(1).clamp(min=1).rsqrt()
-    step, f = scale[:, None] * adj * scale, mask.modulation.detach().double()
+    step, f = normalized(data), mask.modulation.detach().double()
     features = sum(f[k] * torch.linalg.matrix_power(step, k) for k in range(MAX_LENGTH + 1))
     exact, eye = features @ features.t(), torch.eye(data.num_nodes, dtype=torch.bool)
     squares, pairs, products = torch.zeros(2), 0.0, 0.0
@@ -110,13 +168,34 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
             iid, *others = (f"{100 * row['schemes'][scheme][part]:.1f}" for scheme in SCHEMES)
             cells.append(f"{iid} % ({', '.join(others)})")
         yield "| " + " | ".join(cells) + " |"
+    yield ""
+    yield (
+        f"Error by distance, for one mask ((1 + W) / 2)^{HOPS} and about {STEPS} steps of a node's walkers: near pairs "
+        f"are at 1 to 3 hops, far ones at 6 to 12. Means over at most {MOST_DRAWS} draws, with intervals of 95 %; "
+        "multiply-adds as above."
+    )
+    yield ""
+    yield "| graph | estimate | tables × walkers | steps | multiply-adds | near | far |"
+    yield "|---|---|--:|--:|--:|--:|--:|"
+    for row in report["by_distance"]:
+        cells = [row["graph"], row["estimate"], f"{int(2 * row['pairs'])} × {row['walks']}", f"{row['steps']:.0f}"]
+        cells.append(f"{row['multiply_adds']:.0f}")
+        cells += ["{:.0f} ± {:.0f} %".format(*interval(row[name])) if row[name] else "–" for name in RANGES]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half of an interval of 95 %, in percent."""
+    return 100 * fmean(values), 196 * stdev(values) / len(values) ** 0.5
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Error off the diagonal over multiply-adds, with a panel for each graph and a color for each scheme."""
+    """For each graph, the error off the diagonal over multiply-adds, with a color for each scheme; below, the error for
+    near and far pairs.
+    """
     names = list(dict.fromkeys(row["graph"] for row in report["rows"]))
-    size = (4 * len(names), 3.6)
-    figure, axes = pyplot().subplots(1, len(names), figsize=size, layout="constrained", squeeze=False)
+    size = (4 * len(names), 8)
+    figure, axes = pyplot().subplots(2, len(names), figsize=size, layout="constrained", squeeze=False)
     markers = dict(zip(dict.fromkeys((row["estimate"], row["walks"]) for row in report["rows"]), "os^vD*"))
     for row in report["rows"]:
         axis, kind = axes[0, names.index(row["graph"])], (row["estimate"], row["walks"])
@@ -125,6 +204,16 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
             axis.plot(found["multiply_adds"], 100 * found["off"], markers[kind], color=color, ms=5, label=label)
     for axis, name in zip(axes[0], names):
         axis.set(title=name, xlabel="multiply-adds of a node", ylabel="error off the diagonal (%)")
+    for axis, name in zip(axes[1], names):
+        rows = [row for row in report["by_distance"] if row["graph"] == name]
+        for (part, (low, high)), color in zip(RANGES.items(), PALETTE):
+            places = [place for place, row in enumerate(rows) if row[part]]
+            means, halves = zip(*(interval(rows[place][part]) for place in places)) if places else ((), ())
+            axis.errorbar(means, places, xerr=halves, fmt="o", color=color, ms=4, label=f"{part}: {low} to {high} hops")
+        axis.set(xscale="log", xlabel=f"error (%), {STEPS} steps of a node", yticks=range(len(rows)))
+        axis.set_yticklabels([row["estimate"] for row in rows] if axis is axes[1, 0] else [])
+        axis.invert_yaxis()
+    axes[1, 0].legend(fontsize=8)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
     save_plot(figure, path)
 
@@ -138,7 +227,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, data, estimate, walks in track(cases, "estimates", console=error_output()):
         schemes = {scheme: errors(data, estimate, scheme, draws, walks) for scheme in SCHEMES}
         rows.append({"graph": name, "estimate": estimate, "walks": walks, "schemes": schemes})
-    report = {"machine": machine(), "size": size, "draws": draws, "rows": rows}
+    by_distance = [
+        {"graph": name, "estimate": estimate, "pairs": pairs}
+        | errors_by_distance(data, pairs, walk, min(draws, MOST_DRAWS))
+        for name, data in graphs(size).items()
+        for estimate, (pairs, walk) in BY_DISTANCE.items()
+    ]
+    report = {"machine": machine(), "size": size, "draws": draws, "rows": rows, "by_distance": by_distance}
     save_json(options.out / "grf_estimates.json", report)
     text = "\n".join(lines(report)) + "\n"
     write_table(options, "grf_estimates", text)
