@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,12 +17,16 @@ from torch_geometric.transforms import BaseTransform, Compose
 from pyg_topomask.checks import check_integer
 from pyg_topomask.data.source import Graph, GraphSource
 from pyg_topomask.ops.hashing import GOLDEN, MIX_1, below, mix, wrap
+from pyg_topomask.tensor_files import load_tensors
 from pyg_topomask.transforms.base import apply_all
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RandomPartitionLoader", "WalkNeighborLoader"]
+__all__ = ["RandomPartitionLoader", "WalkNeighborLoader", "load_walks"]
+
+SHARDS, SHARD = "walks.json", "walks-{:05}-of-{:05}.pt"
+"""Names of the files of ``topomask precompute``: its settings, and the walks of some start nodes."""
 
 
 class _PartLoader(DataLoader):
@@ -151,6 +157,28 @@ class WalkNeighborLoader(_PartLoader):
         sizes = (batch_size, num_walks, max_length, max_nodes)
         parts = WalkNeighborhoods(data, targets, *sizes, seed, _with_own_epoch(transform))
         super().__init__(parts, shuffle, rank, num_processes, kwargs)
+
+
+def load_walks(folder: str | Path) -> dict[str, Any]:
+    """The walks in the shards of ``topomask precompute``: what `AddRandomWalks` adds to the whole graph, as a dict.
+
+    ``data.update(load_walks(folder))`` adds them. Tables of one shard are mapped; those of several are joined.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        FileNotFoundError: If the folder is of something else, or a shard is missing.
+    """
+    folder = Path(folder).expanduser()
+    shards = json.loads((folder / SHARDS).read_text())["settings"]["shards"]
+    parts = [load_tensors(folder / SHARD.format(number, shards), mmap=True) for number in range(shards)]
+    if shards == 1:
+        return parts[0]
+    return {
+        key: torch.cat([part[key] for part in parts], int(key.endswith("_index"))) if torch.is_tensor(value) else value
+        for key, value in parts[0].items()
+    }
 
 
 def _with_own_epoch(transform: BaseTransform | None) -> BaseTransform | None:

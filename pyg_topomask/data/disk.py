@@ -170,13 +170,18 @@ def save_edges(
     return DiskGraph(folder)
 
 
-def with_arrays(folder: str | Path, graph: DiskGraph, arrays: Mapping[str, Tensor]) -> DiskGraph:
-    """A new folder of the same graph with further arrays of the nodes; it shares the other files, if it can."""
+def with_arrays(
+    folder: str | Path, graph: DiskGraph, arrays: Mapping[str, Tensor | Iterable[Tensor]], level: str = "node"
+) -> DiskGraph:
+    """A new folder of the same graph with further arrays of the nodes, or edges; it shares the other files, if it can.
+
+    Arrays are whole or in consecutive pieces, as in `save_edges`.
+    """
     header = _read_header(graph.folder / HEADER)
     with _new_folder(folder) as temporary:
         for name in header:
             _link(graph.folder / f"{name}.bin", temporary / f"{name}.bin")
-        header |= {name: _write(temporary, name, value, "node") for name, value in arrays.items() if name not in header}
+        header |= {name: _write(temporary, name, value, level) for name, value in arrays.items() if name not in header}
         _write_header(temporary, header)
     return DiskGraph(folder)
 

@@ -70,7 +70,17 @@ def hash_graphs(csr: CSR, ptr: Tensor, seed: int, epoch: int) -> Tensor:
     row = csr.row
     graph = torch.repeat_interleave(size)[row]
     row, col = row - ptr[graph], csr.col - ptr[graph]
-    seeds = torch.zeros_like(size).index_add_(0, graph, mix((row * size[graph] + col + 1) * GOLDEN))  # wraps
+    seeds = torch.zeros_like(size).index_add_(0, graph, hash_edges(row, col, size[graph]))  # wraps
+    return finish_graphs(seeds, size, seed, epoch)
+
+
+def hash_edges(row: Tensor, col: Tensor, size: Tensor | int) -> Tensor:
+    """Hashes of edges ``[E]`` of a graph of ``size`` nodes; their sum is that of the graph."""
+    return mix((row * size + col + 1) * GOLDEN)
+
+
+def finish_graphs(sums: Tensor, size: Tensor, seed: int, epoch: int) -> Tensor:
+    """The result of `hash_graphs`, from the sum of `hash_edges` and the number of nodes of each graph."""
     for value in (wrap(seed), epoch, size):
-        seeds = mix(seeds * MIX_1 + value + GOLDEN)
-    return seeds
+        sums = mix(sums * MIX_1 + value + GOLDEN)
+    return sums

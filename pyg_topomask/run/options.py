@@ -6,10 +6,12 @@ from typing import Any
 
 from pyg_topomask.data.partition import METHODS
 
+ENGINES = ("processes", "ray")
+
 OVERRIDES = "settings that override the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
 """Description of the settings after a config's name."""
 
-WITH_OVERRIDES = ("run", "expressivity", "show", "advise")
+WITH_OVERRIDES = ("run", "expressivity", "show", "advise", "precompute")
 """Commands that take settings after their options; `check` reads those between its files itself."""
 
 Option = tuple[str, str, dict[str, Any]]
@@ -109,6 +111,16 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
             ("--parts P", "number of parts", {"type": int, "required": True}),
             ("--out DIR", "new folder of the graph with the part of each node, 'part'", {"required": True}),
             ("--method", "default: METIS where pymetis is installed", {"choices": METHODS, "default": "auto"}),
+        ],
+    ),
+    "precompute": (
+        "draw the random walks of one large graph, in shards that several processes make",
+        [
+            ("config CONFIG", "YAML file", {}),
+            ("--shards S", "number of files, each with the walks of some start nodes", {"type": int, "required": True}),
+            ("--out DIR", "folder of the shards; those that are complete are kept", {"required": True}),
+            ("--engine", "default: processes, on this machine", {"choices": ENGINES, "default": "processes"}),
+            ("--workers W", "number of processes (default: one for each processor)", {"type": int}),
         ],
     ),
     "report": (

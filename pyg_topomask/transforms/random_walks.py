@@ -123,6 +123,11 @@ class AddRandomWalks(GraphTransform):
         self.num_tables = check_integer("num_tables", num_tables, 1)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
 
+    @property
+    def settings(self) -> WalkSettings:
+        """The checked settings of the walkers."""
+        return self._walkers
+
     def set_epoch(self, epoch: int) -> None:
         """Make new draws from now on. Call it before each epoch; persistent loader workers see the change as well."""
         self._epoch.fill_(epoch)
@@ -144,6 +149,22 @@ class AddRandomWalks(GraphTransform):
         prepared = compiled.normalized_graph(*joined, draws, self._walkers) if weight is None else None
         graph, stream = prepared or _normalized_graph(joined, draws, self._walkers, weight)
         nodes = torch.arange(stream.numel(), device=stream.device)
+        columns, added = self.columns(graph, nodes, stream, joined), []
+        for position, (given, size) in enumerate(zip(graphs, ptr.diff().tolist())):
+            own: dict[str, Any] = {key: values[position] for key, values in columns.items()}
+            own |= {f"{self.name}_size": size, f"{self.name}_max_length": self.max_length}
+            added.append(dict.fromkeys(self._earlier(given)) | own)
+        return added
+
+    def columns(self, graph: WalkGraph, nodes: Tensor, stream: Tensor, joined: JoinedEdges) -> dict[str, list[Tensor]]:
+        """The attributes of each graph for walks from consecutive nodes, in all tables.
+
+        Args:
+            graph: The disjoint union of the graphs.
+            nodes: Nodes to start from, shape ``[S]``.
+            stream: Hash of each start (`pyg_topomask.ops.walks.sample.start_stream`), shape ``[S]``.
+            joined: The graphs' ranges of nodes; if there is one graph, only their number is used.
+        """
         per_set = 2 if self._diagonal == "independent" else 1
         corrected, num_tables = self._diagonal == "corrected", per_set * self.num_tables
         tables = walk_tables(graph, nodes, stream, num_tables, self._walkers, own=corrected)
@@ -151,12 +172,7 @@ class AddRandomWalks(GraphTransform):
         for number in range(self.num_tables):
             part = tables[number * per_set : (number + 1) * per_set]
             columns |= self._set_of_walks(part, table_name(self.name, number), joined)
-        added = []
-        for position, (given, size) in enumerate(zip(graphs, ptr.diff().tolist())):
-            own: dict[str, Any] = {key: values[position] for key, values in columns.items()}
-            own |= {f"{self.name}_size": size, f"{self.name}_max_length": self.max_length}
-            added.append(dict.fromkeys(self._earlier(given)) | own)
-        return added
+        return columns
 
     def _earlier(self, graph: Data) -> list[str]:
         """Attributes of earlier walks, which would be mistaken for parts of these walks if they stayed."""
@@ -170,7 +186,8 @@ class AddRandomWalks(GraphTransform):
             columns |= self._columns(walks, prefix, joined)
         if self._diagonal == "corrected":
             diagonal = corrected_diagonal(tables[0], self._walkers)
-            columns[f"{name}_diagonal"] = [part.clone() for part in diagonal.split(ptr.diff().tolist())]
+            sizes = ptr.diff().tolist() if ptr.numel() > 2 else [diagonal.size(0)]
+            columns[f"{name}_diagonal"] = [part.clone() for part in diagonal.split(sizes)]
         return columns
 
     def _columns(self, walks: Walks, name: str, joined: JoinedEdges) -> dict[str, list[Tensor]]:

@@ -157,7 +157,7 @@ def walk_tables(
         settings: Checked settings.
         own: Whether `Walks.own` is computed.
     """
-    if compiled.refuses(graph.factor) is None:
+    if not graph.in_place and compiled.refuses(graph.factor) is None:  # compiled code copies the edges
         return [Walks(*columns) for columns in compiled.walk_tables(graph, nodes, stream, num_tables, settings, own)]
     per_block = _WALKERS_PER_BLOCK.get(nodes.device.type, 2**17) // (num_tables * settings.num_walks)
     starts = zip(nodes.split(max(1, per_block)), stream.split(max(1, per_block)))
@@ -186,11 +186,12 @@ def corrected_diagonal(walks: Walks, settings: WalkSettings) -> Tensor:
     over blocks ``b`` of ``n_b`` coupled walkers. Only products of independent walkers remain.
 
     Args:
-        walks: Walks from the first ``S`` nodes, with `Walks.own`.
+        walks: Walks from ``S`` consecutive nodes, with `Walks.own`.
         settings: Settings with more than one block.
     """
     assert walks.own is not None
     start, visited = walks.index
+    start = start - start[:1]
     pair = start * (int(visited.max()) + 1 if visited.numel() else 1) + visited
     squares = revisits(start, pair, walks.length, walks.load.double(), walks.own.size(0), settings.max_length)
     found = (squares - walks.own.double()) / (1 - settings.coupled_share)

@@ -20,6 +20,7 @@ class WalkGraph(NamedTuple):
     col: Tensor  # [E'], int64
     factor: Tensor  # [E'], factor of the load on each edge
     steps: StepTable | None  # uniform steps if None
+    in_place: bool = False  # whether arrays are on disk, and only visited rows may be read; columns may be int32
 
     @property
     def num_nodes(self) -> int:
@@ -61,13 +62,12 @@ def move_walkers(
     states = mix(stream + ((walk + 1) * GOLDEN)[:, None]).flatten()
     walker, state = torch.arange(states.numel(), device=nodes.device), states
     node, load = nodes.repeat(walk.numel()), graph.factor.new_ones(states.numel())
-    degrees = graph.rowptr.diff()
-    may_end, halts_below, gains = bool((degrees == 0).any()), settings.halts_below, settings.gains
+    halts_below, gains = settings.halts_below, settings.gains
     visits = [Visits(walker, node, load)]
     for length in range(1, settings.max_length + 1):
         draw = mix(state + wrap(length * GOLDEN))
-        degree = degrees.index_select(0, node)
-        if may_end or halts_below[length - 1] > 0:
+        degree = graph.rowptr.index_select(0, node + 1) - graph.rowptr.index_select(0, node)
+        if halts_below[length - 1] > 0 or bool((degree == 0).any()):
             halting = _halting_draws(draw, walker, states, num_starts, length, settings)
             goes_on = (degree > 0) & (halting >= halts_below[length - 1])
             alive = goes_on.nonzero().squeeze(1)
@@ -85,7 +85,7 @@ def move_walkers(
             edge = graph.rowptr.index_select(0, node) + _distinct(group, draw, degree)
         else:
             edge = graph.rowptr.index_select(0, node) + below(draw, degree)
-        node = graph.col.index_select(0, edge)
+        node = graph.col.index_select(0, edge).long()
         load = load * graph.factor.index_select(0, edge) * gains[length - 1]
         visits.append(Visits(walker, node, load))
     return visits

@@ -1,0 +1,43 @@
+"""``topomask precompute``: the random walks of one large graph, in shards that several processes make."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.data.formats import dataset_problems, load_dataset
+from pyg_topomask.run.data.loaders import served_features
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.model.attentions import layers_text, mask_of
+from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.walk_shards import prepare, write_shards
+from pyg_topomask.transforms import AddRandomWalks
+
+
+def main(arguments: Namespace, overrides: Sequence[str]) -> int:
+    """Run the command."""
+    parsed = load(arguments.config, overrides)
+    parsed.refuse(dataset_problems(parsed.config.dataset))
+    config, shards, folder = parsed.config, arguments.shards, Path(arguments.out).expanduser()
+    steps = build_sampling_transforms(config, config.seed)
+    walks = next((step for step in steps if isinstance(step, AddRandomWalks)), None)
+    if walks is None or walks.transition is not None:
+        why = "draws no random walks" if walks is None else "draws walks that follow the attention of a trained model"
+        raise RunError(f"{layers_text(config.gt.layer_type, mask_of(config))} {why}; nothing can be computed before")
+    dataset = load_dataset(config.dataset)
+    if not dataset.is_one_graph:
+        raise RunError(f"dataset: one graph is needed, whose nodes are classified (got {len(dataset)} graphs)")
+    graph = served_features(config, dataset, 0)
+    if not 1 <= shards <= int(graph.num_nodes or 0):
+        raise RunError(f"--shards must be between 1 and the number of nodes, {graph.num_nodes} (got {shards})")
+    settings = {"dataset": config.dataset.model_dump(mode="json"), "walks": repr(walks), "shards": shards}
+    try:
+        prepare(folder, graph, walks, settings)
+    except ValueError as error:
+        raise RunError(str(error)) from None
+    made = write_shards(folder, shards, arguments.engine, arguments.workers or os.cpu_count() or 1)
+    print(f"{folder}: {shards} shards of walks, of which {made} were made now")
+    return 0

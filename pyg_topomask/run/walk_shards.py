@@ -1,0 +1,162 @@
+"""Random walks of one large graph in shards of start nodes: each is a file, which any process can make alone.
+
+A folder holds ``walks.json`` with the settings, ``graph`` with the edges and their factors, which all processes map,
+and the shards. A shard is complete or absent, so that a killed command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_topomask.cache import building
+from pyg_topomask.data import DiskGraph, GraphSource, save_graph
+from pyg_topomask.data.disk import with_arrays
+from pyg_topomask.loader import SHARD, SHARDS
+from pyg_topomask.ops.csr import CSR, drop_zeros, root_strengths, to_csr
+from pyg_topomask.ops.hashing import finish_graphs, hash_edges
+from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.walks.sample import start_stream
+from pyg_topomask.ops.walks.walkers import WalkGraph
+from pyg_topomask.run.data.formats.base import need
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.tensor_files import save_tensors
+from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.transforms.joined import JoinedEdges, join_edges
+
+_ROWS_TOGETHER, _STARTS_TOGETHER = 2**18, 2**16
+
+
+def prepare(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks, settings: dict[str, Any]) -> None:
+    """Make the folder without shards, in two passes over the edges, unless it exists.
+
+    Args:
+        folder: The folder.
+        graph: The graph; one on disk has distinct edges.
+        walks: The walks.
+        settings: What the walks depend on, which must equal that of an existing folder.
+
+    Raises:
+        RunError: If the folder is of other settings.
+        ValueError: If a graph on disk has equal edges, or edges of weight 0.
+    """
+    if folder.exists():
+        header = folder / SHARDS
+        found = json.loads(header.read_text())["settings"] if header.is_file() else {}
+        if found != json.loads(json.dumps(settings)):
+            raise RunError(f"--out: {folder} is not of this config and these options; delete it, or choose another")
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with building(folder) as temporary:
+        if isinstance(graph, Data):
+            edge_index, weight, ptr = join_edges([graph])
+            csr = drop_zeros(to_csr(edge_index, int(ptr[-1]), weight))
+            edges = torch.stack([csr.row, csr.col])
+            data = Data(edge_index=edges, edge_weight=csr.weight.double(), num_nodes=csr.num_nodes)
+            graph = save_graph(temporary / "edges", data)
+        sums, roots = zip(*map(_summed, _blocks(graph)))
+        seed = finish_graphs(sum(sums), torch.tensor([graph.num_nodes]), walks.seed or 0, 0)
+        factors = _factors(graph, torch.cat(roots), walks)
+        with_arrays(temporary / "graph", graph, {"factor": factors}, "edge")
+        content = {"settings": settings, "walks": _arguments(walks), "seed": int(seed)}
+        (temporary / SHARDS).write_text(json.dumps(content))
+        shutil.rmtree(temporary / "edges", ignore_errors=True)
+
+
+def _arguments(walks: AddRandomWalks) -> dict[str, Any]:
+    return {key: value for key, value in vars(walks).items() if not key.startswith("_")}
+
+
+def _blocks(graph: DiskGraph) -> Iterator[tuple[int, int, CSR]]:
+    """The first node, the number of all nodes, and the edges of consecutive rows, counted from the first."""
+    source = GraphSource(graph)
+    for nodes in torch.arange(graph.num_nodes).split(_ROWS_TOGETHER):
+        row, place = source.edges_from(nodes)
+        weight = graph.arrays["edge_weight"][place].double() if "edge_weight" in graph.of_edges else None
+        csr = CSR(
+            Pattern(row, source.index[place], nodes.numel(), graph.num_nodes),
+            torch.ones(place.numel(), dtype=torch.float64) if weight is None else weight,
+        )
+        if bool(((csr.col.diff() <= 0) & (row.diff() == 0)).any()) or bool((csr.weight == 0).any()):
+            raise ValueError(f"{graph.folder} has equal edges, or edges of weight 0; save_edges() keeps each edge once")
+        yield int(nodes[0]), graph.num_nodes, csr
+
+
+def _summed(block: tuple[int, int, CSR]) -> tuple[Tensor, Tensor]:
+    """The hash of the edges of some rows, ``[1]``, and the roots of the rows' strengths."""
+    first, num_nodes, csr = block
+    return hash_edges(csr.row + first, csr.col, num_nodes).sum(0, keepdim=True), root_strengths(csr)
+
+
+def _factors(graph: DiskGraph, root: Tensor, walks: AddRandomWalks) -> Iterator[Tensor]:
+    """Factors of the load on the edges of consecutive rows, as `walk_graph` has them for all edges."""
+    dtype = torch.get_default_dtype()
+    for first, _, csr in _blocks(graph):
+        weight = (csr.weight / root[first + csr.row] / root[csr.col]).to(dtype)
+        gain = (csr.degree[csr.row].double() / (1 - walks.settings.halt_prob)).to(dtype)
+        yield weight * gain if walks.importance else torch.ones_like(weight)
+
+
+def write_shard(folder: Path, number: int, shards: int) -> None:
+    """Make a shard: walks from the start nodes ``number · N / shards`` to the next shard's first one."""
+    content, graph = json.loads((folder / SHARDS).read_text()), DiskGraph(folder / "graph")
+    walks, size = AddRandomWalks(**content["walks"]), graph.num_nodes
+    factor = graph.arrays["factor"]
+    rows = WalkGraph(graph.arrays["indptr"], graph.arrays["index"], factor, None, in_place=True)
+    alone = JoinedEdges(factor.new_zeros(2, 0), None, torch.tensor([0, size]))
+    parts: dict[str, list[Tensor]] = {}
+    for nodes in torch.arange(number * size // shards, (number + 1) * size // shards).split(_STARTS_TOGETHER):
+        stream = start_stream(nodes, torch.tensor([content["seed"]]))
+        for key, columns in walks.columns(rows, nodes, stream, alone).items():
+            parts.setdefault(key, []).extend(columns)
+    made: dict[str, Any] = {key: torch.cat(columns, int(key.endswith("_index"))) for key, columns in parts.items()}
+    made |= {f"{walks.name}_size": size, f"{walks.name}_max_length": walks.max_length}
+    save_tensors(made, folder / SHARD.format(number, shards))
+
+
+def write_shards(folder: Path, shards: int, engine: str, workers: int) -> int:
+    """Make the shards that are missing; return their number.
+
+    Raises:
+        RunError: If a process was killed, or Ray is not installed.
+    """
+    missing = [number for number in range(shards) if not (folder / SHARD.format(number, shards)).exists()]
+    (_by_ray if engine == "ray" else _by_processes)(folder, missing, shards, workers)
+    return len(missing)
+
+
+def _by_processes(folder: Path, numbers: Sequence[int], shards: int, workers: int) -> None:
+    if workers == 1:
+        for number in numbers:
+            write_shard(folder, number, shards)
+        return
+    try:
+        with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+            _wait(pool.map(write_shard, [folder] * len(numbers), numbers, [shards] * len(numbers)))
+    except BrokenProcessPool:
+        raise RunError("a process was killed, perhaps for want of memory; the same command makes the rest") from None
+
+
+def _by_ray(folder: Path, numbers: Sequence[int], shards: int, workers: int) -> None:
+    """Ray repeats the shards of workers that were killed. On a cluster, all machines must see the folder."""
+    ray = need("ray", "--engine ray")
+    ray.init(**{} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers})
+    task = ray.remote(write_shard)
+    ray.get([task.remote(folder.resolve(), number, shards) for number in numbers])
+    ray.shutdown()
+
+
+def _wait(results: Iterable[Any]) -> None:
+    for _ in results:
+        pass

@@ -1,0 +1,144 @@
+"""``topomask precompute``: shards of walks equal the walks of the whole graph, however they were made."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from pyg_topomask.data import save_graph
+from pyg_topomask.loader import load_walks
+from pyg_topomask.run import walk_shards
+from pyg_topomask.run.cli import main
+from pyg_topomask.run.walk_shards import prepare, write_shard, write_shards
+from pyg_topomask.transforms import AddRandomWalks
+
+WALKS = {
+    "two tables": {"num_walks": 5, "max_length": 3},
+    "several tables": {"num_tables": 2, "max_length": 2, "halt_prob": 0.1},
+    "corrected": {"diagonal": "corrected", "scheme": "antithetic"},
+    "repelling": {"scheme": "repelling", "num_walks": 4, "importance": False},
+    "lengths": {"lengths": "uniform", "max_length": 3, "independent": False},
+}
+
+
+def graph(weighted=True):
+    """A graph with loops and a node without edges; if weighted, with equal edges and one of weight 0."""
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(39, (2, 150), generator=draw)
+    if not weighted:
+        return Data(edge_index=edges.unique(dim=1), num_nodes=40)
+    weight = torch.rand(150, generator=draw)
+    weight[3] = 0
+    return Data(edge_index=edges, edge_weight=weight, num_nodes=40)
+
+
+def same(found, want):
+    assert found.keys() == want.keys()
+    for key, value in want.items():
+        other = found[key]
+        assert torch.equal(other, value) and other.dtype == value.dtype if torch.is_tensor(value) else other == value
+
+
+@pytest.mark.parametrize("kind", ["weighted", "plain", "disk"])
+@pytest.mark.parametrize("settings", WALKS.values(), ids=WALKS)
+def test_shards_are_the_walks_of_the_whole_graph(settings, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(walk_shards, "_ROWS_TOGETHER", 7)
+    monkeypatch.setattr(walk_shards, "_STARTS_TOGETHER", 6)
+    walks, data = AddRandomWalks(**settings, seed=3), graph(kind == "weighted")
+    given = save_graph(tmp_path / "graph", data) if kind == "disk" else data
+    prepare(tmp_path / "out", given, walks, {"shards": 3})
+    for number in (2, 0, 1):
+        write_shard(tmp_path / "out", number, 3)
+    same(load_walks(tmp_path / "out"), walks.additions([data])[0])
+
+
+def test_a_graph_on_disk_needs_distinct_edges(tmp_path):
+    edges = torch.tensor([[0, 0, 1], [1, 1, 0]])
+    disk = save_graph(tmp_path / "graph", Data(edge_index=edges, num_nodes=2))
+    with pytest.raises(ValueError, match="has equal edges"):
+        prepare(tmp_path / "out", disk, AddRandomWalks(seed=0), {"shards": 1})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def config(tmp_path):
+    data = graph(weighted=False)
+    data.x, data.y = torch.rand(40, 2), torch.arange(40) % 3
+    torch.save(data, tmp_path / "graph.pt")
+    text = {
+        "dataset": {
+            "format": "Files", "name": "graph", "dir": str(tmp_path / "graph.pt"), "task": "node",
+            "split_mode": "random",
+        },
+        "gt": {"layer_type": "GCN+GRF", "dim_hidden": 8, "n_heads": 2},
+    }  # fmt: skip
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(text))
+    return path
+
+
+def call(config, out, *more):
+    return main(["precompute", str(config), "--out", str(out), "--workers", "1", *more])
+
+
+def test_the_command_keeps_what_is_complete(config, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert call(config, out, "--shards", "3") == 0
+    files = {path.name: path.read_bytes() for path in out.glob("*.pt")}
+    assert len(files) == 3
+    (out / "walks-00001-of-00003.pt").unlink()
+    assert call(config, out, "--shards", "3") == 0
+    assert "3 shards of walks, of which 1 were made now" in capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in out.glob("*.pt")} == files
+    assert call(config, tmp_path / "one", "--shards", "1") == 0
+    same(load_walks(out), dict(load_walks(tmp_path / "one")))
+    for more, message in (
+        (["--shards", "2"], "not of this config"),
+        (["--shards", "3", "topomask.num_walks=3"], "not of this config"),
+        (["--shards", "41"], "must be between 1 and the number of nodes, 40"),
+        (["--shards", "3", "gt.layer_type=GCN+Linear"], "draws no random walks"),
+    ):
+        assert call(config, out, *more) == 1
+        assert message in capsys.readouterr().err
+
+
+def folder_of(path):
+    prepare(path, graph(), AddRandomWalks(seed=0), {"shards": 4})
+    return path
+
+
+def _die_once(folder, number, shards):
+    """Like `write_shard`, but the process is killed at shard 2 if nothing has marked the folder."""
+    if number == 2 and not (folder / "killed").exists():
+        time.sleep(1)
+        (folder / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_shard(folder, number, shards)
+
+
+@pytest.mark.slow
+def test_processes_make_the_same_bits_also_after_a_kill(tmp_path, monkeypatch):
+    one, two = folder_of(tmp_path / "one"), folder_of(tmp_path / "two")
+    write_shards(one, 4, "processes", 1)
+    monkeypatch.setattr(walk_shards, "write_shard", _die_once)
+    with pytest.raises(walk_shards.RunError, match="a process was killed"):
+        write_shards(two, 4, "processes", 2)
+    assert write_shards(two, 4, "processes", 2) < 4
+    for path in one.glob("*.pt"):
+        assert path.read_bytes() == (two / path.name).read_bytes()
+
+
+@pytest.mark.slow
+def test_ray_makes_the_same_bits_also_after_a_kill(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    one, two = folder_of(tmp_path / "one"), folder_of(tmp_path / "two")
+    write_shards(one, 4, "processes", 1)
+    monkeypatch.setattr(walk_shards, "write_shard", _die_once)
+    assert write_shards(two, 4, "ray", 2) == 4
+    assert (two / "killed").exists()
+    for path in one.glob("*.pt"):
+        assert path.read_bytes() == (two / path.name).read_bytes()
