@@ -44,8 +44,6 @@ LAYERS: dict[str, tuple[dict[str, Any], BaseTransform | None]] = {
     "Performer": ({}, None),
     "BigBird": ({"num_random": 1}, None),
     "SAN": ({"gamma": 0.1}, None),
-    "SGFormer": ({}, None),
-    "Polynormer": ({}, None),
 }
 START = {
     "Linear": "no mask",

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.attention import PerformerAttention
 
 from pyg_topomask.nn.attention.base import Attention
-from pyg_topomask.nn.named import build_attention
+from pyg_topomask.nn.named import as_attention
 from pyg_topomask.nn.reset import reset
 from pyg_topomask.typing import Adj
 
@@ -39,7 +39,7 @@ class GPSConv(torch_geometric.nn.GPSConv):
         heads: Number of heads ``H``.
         dropout, act, act_kwargs, norm, norm_kwargs: As in PyG's class.
         attn_type: A name in :data:`~pyg_topomask.nn.ATTENTION`, in upper or lower case, such as ``"grf"``; or an
-            attention of this package. ``"multihead"`` and ``"performer"`` are those of PyG.
+            attention, as for :class:`GPSLayer`. ``"multihead"`` and ``"performer"`` are those of PyG.
         attn_kwargs: Further arguments of the attention that ``attn_type`` names.
 
     Raises:
@@ -56,16 +56,15 @@ class GPSConv(torch_geometric.nn.GPSConv):
         act_kwargs: dict[str, Any] | None = None,
         norm: str | None = "batch_norm",
         norm_kwargs: dict[str, Any] | None = None,
-        attn_type: str | Attention = "grf",
+        attn_type: str | Module = "grf",
         attn_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        own = attn_type if attn_type in _OWN else None
+        own = attn_type if isinstance(attn_type, str) and attn_type in _OWN else None
         settings = (dropout, act, act_kwargs, norm, norm_kwargs, own or "multihead", attn_kwargs if own else None)
         super().__init__(channels, conv, heads, *settings)
-        if isinstance(attn_type, Attention):
-            self.attn, self.attn_type = attn_type, type(attn_type).__name__
-        elif own is None:
-            self.attn, self.attn_type = build_attention(attn_type, channels, heads, attn_kwargs), attn_type
+        if own is None:
+            self.attn = as_attention(attn_type, channels, heads, attn_kwargs, name="attn_type")
+            self.attn_type = attn_type if isinstance(attn_type, str) else type(attn_type).__name__
 
     @property
     def requires(self) -> tuple[str, ...]:

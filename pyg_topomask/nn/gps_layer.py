@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -15,10 +15,15 @@ from torch_geometric.nn.resolver import activation_resolver
 
 from pyg_topomask.checks import warn_once
 from pyg_topomask.nn.attention.base import has_carry
+from pyg_topomask.nn.attention.pyg import ConvAttention
 from pyg_topomask.nn.dropout import Dropout
-from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
+from pyg_topomask.nn.named import as_attention, as_conv
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.typing import Adj
+
+Part = Module | str
+"""A branch, or its name."""
 
 # Names of the arguments of each class of convolutions; None if it accepts all.
 _ARGUMENTS: dict[type[Module], frozenset[str] | None] = {}
@@ -37,7 +42,8 @@ class GPSLayer(Module):
 
     Args:
         channels: Width ``C``.
-        conv: Convolution, called as ``conv(x, edge_index, **conv_kwargs)``. It returns ``x``, or ``(x, edge_attr)`` if
+        conv: Convolution, called as ``conv(x, edge_index, **conv_kwargs)``, or the name of one of PyG, such as
+            ``"gcn"``; ``"gatedgcn"`` is `GatedGCN`. It returns ``x``, or ``(x, edge_attr)`` if
             it updates edges. If its attribute ``has_residual`` is true, it applies dropout and adds ``x`` itself, as
             `GatedGCN` does, and the layer adds only the norm. No local branch if :obj:`None`.
             A list makes several branches, each with its own norm. All read the same ``x``, each gets the
@@ -45,6 +51,10 @@ class GPSLayer(Module):
             because only the last update is returned. An empty list without ``attn`` leaves the feed-forward part alone,
             with :math:`X' = X`: a network on each node, which does not read the edges.
         attn: Attention, called as ``attn(x, batch, graph)``, or a list of several. No global branch if :obj:`None`.
+            A name in :data:`~pyg_topomask.nn.ATTENTION`, in upper or lower case, such as ``"grf"``, builds one. It may
+            also be an attention of :mod:`torch_geometric.nn.attention`, :class:`torch.nn.MultiheadAttention`, or a
+            convolution such as ``TransformerConv``, which attends along the edges. PyG's attentions have names, too:
+            ``"pyg.SGFormer"``.
         norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS),
             ``"node_layer_norm"`` (over the channels of each node, as in transformers of text and images),
             ``"graph_norm"`` (over the nodes of each graph, as in Exphormer) or :obj:`None`.
@@ -56,29 +66,34 @@ class GPSLayer(Module):
             :math:`X' = X + \mathrm{MPNN}(\mathrm{Norm}(X)) + \mathrm{Attn}(\mathrm{Norm}(X))` and
             :math:`X_{out} = X' + \mathrm{MLP}(\mathrm{Norm}(X'))`, with dropout of each update. The output is not
             normalised, so a stack needs a norm after its last layer.
+        heads: Number of heads of attentions that are given by name.
+        attn_kwargs: Their further arguments.
 
     Raises:
-        TypeError: If a branch is not a module.
-        ValueError: If both branches are :obj:`None`, or missing without ``feed_forward``, a name is unknown,
-            ``dropout`` is not in [0, 1], or with ``pre_norm`` a convolution adds its input itself.
+        TypeError: If a branch is neither a module nor a name.
+        ValueError: If a branch has another width, both branches are :obj:`None`, or missing without ``feed_forward``, a
+            name is unknown, ``dropout`` is not in [0, 1], or with ``pre_norm`` a convolution adds its input itself.
     """
 
     def __init__(
         self,
         channels: int,
-        conv: Module | Sequence[Module] | None = None,
-        attn: Module | Sequence[Module] | None = None,
+        conv: Part | Sequence[Part] | None = None,
+        attn: Part | Sequence[Part] | None = None,
         norm: str | None = "batch_norm",
         dropout: float = 0.0,
         act: str = "relu",
         feed_forward: bool = True,
         pre_norm: bool = False,
+        heads: int = 1,
+        attn_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if conv is None and attn is None:
             raise ValueError("a GPSLayer needs 'conv' or 'attn' (both are None); conv=[] is a layer without branches")
         self.channels = channels
-        self.conv, self.attn = _branches("conv", conv), _branches("attn", attn)
+        self.conv = _branches(conv, lambda part: as_conv(part, channels))
+        self.attn = _branches(attn, lambda part: as_attention(part, channels, heads, attn_kwargs))
         if self.conv is None and self.attn is None and not feed_forward:
             raise ValueError("a GPSLayer without branches needs feed_forward=True (got False)")
         for part in self.convs:
@@ -150,6 +165,8 @@ class GPSLayer(Module):
         """
         if batch is None and graph is not None:
             batch = graph.get("batch")
+        if graph is None and any(isinstance(part, ConvAttention) for part in self.attentions):
+            graph = with_attributes(Data(), edge_index=edge_index)
         local, edges = self._local(x, edge_index, batch, conv_kwargs)
         distant, next_carries = self._global(x, batch, graph, self._carries(carry))
         branches = local + distant
@@ -235,12 +252,10 @@ def _has_residual(conv: Module) -> bool:
     return bool(getattr(conv, "has_residual", False))
 
 
-def _branches(name: str, given: Module | Sequence[Module] | None) -> Module | None:
+def _branches(given: Part | Sequence[Part] | None, build: Callable[[Part], Module]) -> Module | None:
     """The module, a list of several, or None."""
-    parts = list(given) if isinstance(given, Sequence) else [given] if given is not None else []
-    for part in parts:
-        if not isinstance(part, Module):
-            raise TypeError(f"'{name}' must be a module (got {part!r})")
+    given = [given] if isinstance(given, str) or not isinstance(given, Sequence | None) else given
+    parts = [build(part) for part in given or ()]
     if len(parts) > 1:
         return ModuleList(parts)
     return parts[0] if parts else None

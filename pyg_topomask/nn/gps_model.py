@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.encoder.positions import NodePositions
+from pyg_topomask.nn.gps_layer import Part
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, check_tokens
@@ -50,11 +51,12 @@ class GPSModel(Module):
         num_positions: Number of nodes of every graph, for graphs that are equal, such as images of one size: a learned
             vector for each node's number in its graph is added to the node (:class:`NodePositions`). If :obj:`None`,
             no vectors are added.
-        **settings: Further arguments of the :class:`GPSStack`: ``checkpoint``, and ``feed_forward``.
+        **settings: Further arguments of the :class:`GPSStack`: ``checkpoint``, ``feed_forward``, ``heads``,
+            and ``attn_kwargs``.
 
     Raises:
-        TypeError: If ``conv`` or ``attn`` is not a function, a count is not an integer, or there are edge features, but
-            no convolution accepts them.
+        TypeError: If ``conv`` or ``attn`` is neither a name nor a function, a count is not an integer, or there are
+            edge features, but no convolution accepts them.
         ValueError: If a name is unknown, a count is not positive, or with a graph token no layer has attention or an
             attention reads tables of the nodes or a bias of node pairs.
     """
@@ -65,8 +67,8 @@ class GPSModel(Module):
         channels: int,
         out_channels: int,
         num_layers: int,
-        conv: Callable[[int], Module | Sequence[Module]] | None = None,
-        attn: Callable[[int], Module | Sequence[Module]] | None = None,
+        conv: Callable[[int], Part | Sequence[Part]] | str | None = None,
+        attn: Callable[[int], Part | Sequence[Part]] | str | None = None,
         edge_dim: int | None = None,
         pool: str | None = None,
         norm: str | None = "batch_norm",

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import Attention, Tied
-from pyg_topomask.nn.gps_layer import GPSLayer
+from pyg_topomask.nn.gps_layer import GPSLayer, Part
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.typing import Adj
@@ -28,20 +28,21 @@ class GPSStack(ModuleList):
     Args:
         channels: Width ``C``.
         num_layers: Number of layers.
-        conv: Function of the layer's number (from 0) that returns its convolution, or a list of several; no local
-            branch if :obj:`None`.
-        attn: Function of the layer's number that returns its attention, or a list of several; no global branch if
-            :obj:`None`. A carry goes to the next attention of the same class, even if layers with another class lie
-            between. Attentions with a method ``tie(first)`` share parameters with the first attention of their class.
+        conv: Function of the layer's number (from 0) that returns its convolution, or a list of several; or the name of
+            all, such as ``"gcn"``. No local branch if :obj:`None`.
+        attn: Function of the layer's number that returns its attention, or a list of several; or the name of all, such
+            as ``"grf"``. No global branch if :obj:`None`. A carry goes to the next attention of the same class, even if
+            layers with another class lie between. Attentions with a method ``tie(first)`` share parameters with the
+            first attention of their class.
         checkpoint: Whether to compute layers again in the backward pass instead of storing their activations. This
             needs the memory of one layer instead of all, and about a third more time. Results are the same, including
             dropout and running statistics. The exception is Performer: if a second forward pass draws a new projection
             before the backward pass, the gradient of the first one is computed with the new projection.
         **settings: Further arguments of every :class:`GPSLayer`: ``norm``, ``dropout``, ``act``, ``feed_forward``,
-            ``pre_norm``.
+            ``pre_norm``, ``heads``, ``attn_kwargs``.
 
     Raises:
-        TypeError: If ``conv`` or ``attn`` is not a function, or ``num_layers`` is not an integer.
+        TypeError: If ``conv`` or ``attn`` is neither a name nor a function, or ``num_layers`` is not an integer.
         ValueError: If ``num_layers`` is not positive, a layer has neither branch, or layers share an attention with an
             auxiliary loss.
     """
@@ -50,24 +51,24 @@ class GPSStack(ModuleList):
         self,
         channels: int,
         num_layers: int,
-        conv: Callable[[int], Module | Sequence[Module]] | None = None,
-        attn: Callable[[int], Module | Sequence[Module]] | None = None,
+        conv: Callable[[int], Part | Sequence[Part]] | str | None = None,
+        attn: Callable[[int], Part | Sequence[Part]] | str | None = None,
         checkpoint: bool = False,
         **settings: Any,
     ) -> None:
         num_layers = check_integer("num_layers", num_layers, 1)
         examples = {"conv": f"GCNConv({channels}, {channels})", "attn": f"FullAttention({channels})"}
         for name, part in (("conv", conv), ("attn", attn)):
-            if isinstance(part, (Module, type)) or (part is not None and not callable(part)):
+            if isinstance(part, (Module, type)) or not (callable(part) or isinstance(part, str | None)):
                 raise TypeError(
-                    f"'{name}' must be a function of the layer's number that returns a module, "
+                    f"'{name}' must be a name or a function of the layer's number that returns a module, "
                     f"such as lambda layer: {examples[name]} (got {part!r})"
                 )
         super().__init__(
             GPSLayer(
                 channels,
-                conv(number) if conv is not None else None,
-                attn(number) if attn is not None else None,
+                conv(number) if callable(conv) else conv,
+                attn(number) if callable(attn) else attn,
                 **settings,
             )
             for number in range(num_layers)

@@ -102,9 +102,10 @@ def check_tokens(layers: Iterable[Any], predicts: bool, bias: str | None = None)
         raise ValueError("a graph token has no edges, and no layer has attention: it would see nothing of its graph")
     for attn in attentions:
         if not getattr(attn, "accepts_tokens", not getattr(attn, "requires", ())):
+            tables = ", ".join(map(repr, attn.requires or ["edge_index"]))
             raise ValueError(
-                f"{type(attn).__name__} reads {', '.join(map(repr, attn.requires))}, which are for the nodes without "
-                "graph tokens; pool by 'mean' instead"
+                f"{type(attn).__name__} reads {tables}, which are for the nodes without graph tokens; pool by 'mean' "
+                "instead"
             )
         name = getattr(attn, "attn_bias", None)
         if isinstance(name, str) and name != bias:

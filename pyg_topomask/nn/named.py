@@ -1,28 +1,96 @@
-"""Attentions by their names."""
+"""Attentions and convolutions that are given by their names, or as modules of PyG and torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from pyg_topomask.nn.attention import ATTENTION, Attention
+import torch_geometric.nn
+from torch.nn import Linear, Module, ReLU, Sequential
+from torch_geometric.nn import GINConv, GINEConv, MessagePassing
+from torch_geometric.resolver import normalize_string, resolver
+
+from pyg_topomask.nn.attention import EVERY_ATTENTION
+from pyg_topomask.nn.attention.pyg import DENSE, ConvAttention, DenseAttention
+from pyg_topomask.nn.conv import GatedGCN
+
+_CONVS = [
+    cls for cls in vars(torch_geometric.nn.conv).values() if isinstance(cls, type) and issubclass(cls, MessagePassing)
+]
 
 
-def attention_named(name: str) -> type[Attention]:
-    """The attention of that name in ``ATTENTION``, in upper or lower case.
+def as_attention(
+    attn: Any, channels: int, heads: int = 1, attn_kwargs: Mapping[str, Any] | None = None, name: str = "attn"
+) -> Module:
+    """An attention called as ``attn(x, batch, graph)``.
+
+    Args:
+        attn: A name in ``ATTENTION``, in upper or lower case, or of an attention of PyG or torch, such as
+            ``"pyg.SGFormer"``; an attention or convolution of PyG or torch; or any other module, which is returned.
+        channels: Width ``C``.
+        heads: Number of heads of an attention that is given by name.
+        attn_kwargs: Its further arguments.
+        name: Name of the argument, for messages.
 
     Raises:
-        ValueError: If there is none.
+        TypeError: If it is neither a name nor a module.
+        ValueError: If the name is unknown, or the width is another one.
     """
-    known: Mapping[str, type[Attention]] = ATTENTION
-    found = known.get(name) or {key.lower(): cls for key, cls in known.items()}.get(name.lower())
-    if found is None:
-        raise ValueError(f"no attention is called {name!r}; there are {', '.join(known)}")
-    return found
+    if isinstance(attn, str):
+        found = EVERY_ATTENTION.get(attn) or {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}.get(
+            attn.lower()
+        )
+        if found is None:
+            raise ValueError(f"no attention is called {attn!r}; there are {', '.join(EVERY_ATTENTION)}")
+        settings: dict[str, Any] = {"heads": heads, **(attn_kwargs or {})}
+        return found(channels, **settings)
+    check_part(name, attn, channels)
+    if isinstance(attn, DENSE):
+        return DenseAttention(channels, attn)
+    return ConvAttention(channels, attn) if isinstance(attn, MessagePassing) else attn
 
 
-def build_attention(
-    name: str, channels: int, heads: int = 1, attn_kwargs: Mapping[str, Any] | None = None
-) -> Attention:
-    """The attention of that name, with its further arguments ``attn_kwargs``. Raises as its class."""
-    return attention_named(name)(channels, **{"heads": heads, **(attn_kwargs or {})})
+def as_conv(conv: Any, channels: int, name: str = "conv") -> Module:
+    """A convolution.
+
+    Args:
+        conv: The name of a PyG convolution, such as ``"gcn"`` or ``"GATConv"``, or ``"gatedgcn"``; or a module, which
+            is returned.
+        channels: Width ``C``.
+        name: Name of the argument, for messages.
+
+    Raises:
+        TypeError: If it is neither a name nor a module.
+        ValueError: If the name is unknown, or the width is another one.
+    """
+    if not isinstance(conv, str):
+        check_part(name, conv, channels)
+        return conv
+    key, widths = normalize_string(conv).removesuffix("conv"), (channels, channels)
+    mlp = Sequential(Linear(*widths), ReLU(), Linear(*widths))
+    own: dict[str, Callable[[], Module]] = {
+        "gin": partial(GINConv, mlp),
+        "gine": partial(GINEConv, mlp),
+        "gatedgcn": partial(GatedGCN, channels),
+    }
+    return own[key]() if key in own else resolver(_CONVS, {}, conv, MessagePassing, "Conv", *widths)
+
+
+def check_part(name: str, part: Any, channels: int) -> None:
+    """Refuse a part of a layer that is no module, or whose input or output has another width, as far as it says so.
+
+    Raises:
+        TypeError: If it is no module.
+        ValueError: If a width differs from ``channels``.
+    """
+    if not isinstance(part, Module):
+        raise TypeError(
+            f"'{name}' must be a module or a name such as {'grf' if name == 'attn' else 'gcn'!r} (got {part!r})"
+        )
+    taken, returned = getattr(part, "channels", getattr(part, "in_channels", None)), getattr(part, "out_channels", None)
+    if isinstance(returned, int) and getattr(part, "concat", False):
+        returned *= getattr(part, "heads", 1)
+    for verb, width in (("takes", taken), ("returns", returned)):
+        if isinstance(width, int) and width not in (-1, channels):
+            raise ValueError(f"{type(part).__name__} {verb} {width} channels, but the layer has {channels}")

@@ -16,6 +16,7 @@ from pyg_topomask.nn import (
     POSITIONAL_ENCODERS,
     auxiliary_loss,
 )
+from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
@@ -47,14 +48,14 @@ def _unknown(key: str, kind: str, name: str, known: Sequence[str], others: Seque
 
 def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
     """Pairs (key, what is wrong) of names of convolutions, attentions and masks."""
-    attentions, convs, key = [*ATTENTION, *PEER_ATTENTIONS, "None"], [*CONVS, "None"], "gt.layer_type"
+    attentions, convs, key = [*EVERY_ATTENTION, *PEER_ATTENTIONS, "None"], [*CONVS, "None"], "gt.layer_type"
     for name in sorted({*ATTENTION} & {*PEER_ATTENTIONS, *CONVS}):
         yield key, f"{name!r} has another meaning here: register the attention under another name"
     for name in config.topomask.masks:
         if name not in ("none", *MASK):
             yield _unknown(MASK_KEY, "mask", name, ["none", *MASK])
     for position, part in enumerate(config.gt.layer_type.split("+")):
-        if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *ATTENTION}:
+        if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *EVERY_ATTENTION}:
             found = ("attention", part, attentions, convs) if position else ("convolution", part, convs, attentions)
             yield _unknown(key, *found)
     if config.model.graph_pooling == "graph_token" and not attentions_of(config):

@@ -112,8 +112,8 @@ def test_requires_is_the_union_of_the_layers():
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"conv": GCNConv(4, 4)}, TypeError, "'conv' must be a function of the layer's number"),
-        ({"attn": MaskedAttention}, TypeError, "'attn' must be a function of the layer's number"),
+        ({"conv": GCNConv(4, 4)}, TypeError, "'conv' must be a name or a function of the layer's number"),
+        ({"attn": MaskedAttention}, TypeError, "'attn' must be a name or a function of the layer's number"),
         ({}, ValueError, "both are None"),
         ({"conv": lambda _: Conv(), "num_layers": 0}, ValueError, r"'num_layers' must be at least 1 \(got 0\)"),
     ],

@@ -1,5 +1,7 @@
 """Attention modules, one published method per file: ``attn(x, batch=None, graph=None) -> [N, C]``."""
 
+from collections import ChainMap
+
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.attention.bigbird import BigBirdAttention
 from pyg_topomask.nn.attention.exphormer import ExphormerAttention
@@ -9,10 +11,9 @@ from pyg_topomask.nn.attention.grf import GRFAttention
 from pyg_topomask.nn.attention.kmip import KMIPAttention
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.attention.performer import PerformerAttention
-from pyg_topomask.nn.attention.polynormer import PolynormerAttention
 from pyg_topomask.nn.attention.primphormer import PrimalAttention, PrimphormerAttention
+from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
 from pyg_topomask.nn.attention.san import SANAttention
-from pyg_topomask.nn.attention.sgformer import SGFormerAttention
 
 ATTENTION: dict[str, type[Attention]] = {
     "BigBird": BigBirdAttention,
@@ -23,13 +24,14 @@ ATTENTION: dict[str, type[Attention]] = {
     "Linear": MaskedAttention,
     "Masked": MaskedAttention,
     "Performer": PerformerAttention,
-    "Polynormer": PolynormerAttention,
     "Primphormer": PrimphormerAttention,
     "SAN": SANAttention,
-    "SGFormer": SGFormerAttention,
     "Transformer": FullAttention,
 }
 """Attention classes by their names in configs."""
+
+EVERY_ATTENTION = ChainMap(PYG_ATTENTION, ATTENTION)
+"""These and the attentions of PyG and torch, such as ``pyg.SGFormer``."""
 
 __all__ = [
     "ATTENTION",
@@ -43,10 +45,8 @@ __all__ = [
     "KMIPAttention",
     "MaskedAttention",
     "PerformerAttention",
-    "PolynormerAttention",
     "PrimalAttention",
     "PrimphormerAttention",
     "SANAttention",
-    "SGFormerAttention",
     "check_input",
 ]

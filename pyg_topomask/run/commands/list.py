@@ -10,6 +10,7 @@ from typing import Any
 from pyg_topomask import __version__
 from pyg_topomask.datasets.registry import REGISTERED
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
+from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.config.reference import reference_text
 from pyg_topomask.run.data.formats import FORMATS
@@ -40,7 +41,7 @@ def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
     """
     peers = {name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION}
     tables: dict[str, dict[str, Any]] = {
-        "attentions": {**ATTENTION, **peers},
+        "attentions": {**ATTENTION, **peers, **PYG_ATTENTION},
         "masks": dict(MASK),
         "convolutions": {name: entry.source for name, entry in CONVS.items()},
         "node encoders": dict(NODE_ENCODERS),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 from inspect import signature
 
-from pyg_topomask.nn import ATTENTION, Attention
+from pyg_topomask.nn import Attention
+from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.nn.parameter_groups import mask_parameters
 from pyg_topomask.run.config.base import PARTS, ReadIf
@@ -37,7 +38,7 @@ class Conditions:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.attentions = {name: ATTENTION[name] for name in attentions_of(config)}
+        self.attentions = {name: EVERY_ATTENTION[name] for name in attentions_of(config)}
 
     def unread_because(self, key: Key) -> str | None:
         """Why a key is not read; None if it is read."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from pyg_topomask.nn import ATTENTION, MASK, Attention
+from pyg_topomask.nn import MASK, Attention
+from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.nn.gps_network import BIAS
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.mask import Mask
@@ -40,7 +41,7 @@ def walks_of_layer(config: Config, layer: int) -> int | tuple[int, ...]:
 
 def attentions_of(config: Config) -> list[str]:
     """Names of the attentions in ``gt.layer_type``, in our spelling."""
-    return [name for name in config.gt.parts if name in ATTENTION]
+    return [name for name in config.gt.parts if name in EVERY_ATTENTION]
 
 
 def masks_of(config: Config) -> list[str]:
@@ -55,7 +56,7 @@ def mask_of(config: Config) -> str | None:
 
 
 def _takes_mask(name: str) -> bool:
-    return MASK_KEY in ATTENTION[name].config_keys.values()
+    return MASK_KEY in EVERY_ATTENTION[name].config_keys.values()
 
 
 def layers_text(layer_type: str, mask: str | None) -> str:
@@ -68,7 +69,7 @@ def build_attention(config: Config, name: str, layer: int = 0) -> Attention:
     arguments = attention_arguments(config, name, layer)
     if _takes_mask(name):
         arguments["mask"] = build_mask(config, layer)
-    return ATTENTION[name](config.gt.dim_hidden, **arguments)
+    return EVERY_ATTENTION[name](config.gt.dim_hidden, **arguments)
 
 
 def build_mask(config: Config, layer: int = 0) -> Mask | list[Mask | None] | None:
@@ -84,7 +85,7 @@ def build_mask(config: Config, layer: int = 0) -> Mask | list[Mask | None] | Non
 
 def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
     """Constructor arguments of an attention, except its mask, from the config."""
-    arguments = _arguments(config, ATTENTION[name].config_keys, layer)
+    arguments = _arguments(config, EVERY_ATTENTION[name].config_keys, layer)
     if not arguments.get("graph_edges", True):  # then edge features are not used
         arguments["edge_dim"] = None
     return arguments
@@ -154,7 +155,7 @@ def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[s
 
 def _readers(config: Config) -> list[tuple[Callable[..., Any], Mapping[str, str]]]:
     """The class of each attention and mask of a config, with the key of each constructor argument."""
-    rows: list[Any] = [(ATTENTION[name], ATTENTION[name].config_keys) for name in attentions_of(config)]
+    rows: list[Any] = [(EVERY_ATTENTION[name], EVERY_ATTENTION[name].config_keys) for name in attentions_of(config)]
     return rows + [(MASK[mask], _mask_keys(config, mask)) for mask in masks_of(config)]
 
 

@@ -8,10 +8,8 @@ from pyg_topomask.nn import (
     ATTENTION,
     ExphormerAttention,
     MaskedAttention,
-    PolynormerAttention,
     PrimphormerAttention,
     SANAttention,
-    SGFormerAttention,
 )
 from pyg_topomask.ops import all_pairs
 
@@ -47,22 +45,6 @@ def masked(attn, x, batch, carry):
         total = (least * kernel).sum(1, keepdim=True)
         heads.append(own * kernel @ v / torch.where(total > 0, total, 1))
     return attn.out(torch.cat(heads, 1))
-
-
-def sgformer(attn, x, batch, carry):
-    """The cosine of queries and keys, plus the number of nodes at the node itself."""
-    same, dense, out = batch.batch[:, None] == batch.batch, attn.dense, 0
-    for q, k, v in zip(*(linear(x).split(attn.channels, dim=1) for linear in (dense.q, dense.k, dense.v))):
-        cosine = (q / q.norm(dim=1, keepdim=True)) @ (k / k.norm(dim=1, keepdim=True)).t()
-        weight = (cosine + same.sum(1).diag()) * same
-        out = out + weight @ v / weight.sum(1, keepdim=True) / attn.heads
-    return out
-
-
-def pyg_dense(attn, x, batch, carry):
-    """PyG's module for one graph at a time."""
-    parts = x.split(batch.ptr.diff().tolist())
-    return torch.cat([attn.dense(part[None])[0] for part in parts if len(part)])
 
 
 def exphormer(attn, x, batch, carry):
@@ -175,10 +157,8 @@ def primal(attn, x, batch, carry):
 DEFINITIONS = {
     "Exphormer": exphormer,
     "KMIP": kmip,
-    "Polynormer": pyg_dense,
     "Primphormer": primphormer,
     "SAN": san,
-    "SGFormer": sgformer,
 }
 REFERENCES = dict.fromkeys(ATTENTION.values(), masked) | {ATTENTION[name]: of for name, of in DEFINITIONS.items()}
 """Class -> its definition, called as ``(attn, x, batch, carry)``."""
@@ -188,11 +168,9 @@ VARIANTS = {
     "Exphormer, edge features": partial(ExphormerAttention, edge_dim=3),
     "Exphormer, edge features alone": partial(ExphormerAttention, edge_dim=3, expander=False),
     "Linear, exponential": partial(MaskedAttention, kernel="exp"),
-    "Polynormer, keys apart": partial(PolynormerAttention, qk_shared=False, beta=0.5),
     "Primphormer, no bias": partial(PrimphormerAttention, num_virtual=2, rank=4, bias=False),
     "SAN, edge features": partial(SANAttention, gamma=0.2, edge_dim=3, bias=True),
     "SAN, tiny gamma": partial(SANAttention, gamma=1e-6, edge_dim=3),
     "SAN, neighbours": partial(SANAttention, full_graph=False, edge_dim=3),
-    "SGFormer, bias": partial(SGFormerAttention, bias=True),
 }
 """Settings beyond the examples of the classes."""

@@ -42,7 +42,7 @@ NO_EDGES = "no part of gt.layer_type reads edge features"
         ("gnn.dropout=0.5", "", "gnn.layers_pre_mp is 0, and only the head mlp_graph and custom_gnn have it", CUSTOM),
         ("gnn.dropout=0.5", "", "gnn.layers_pre_mp is 0, and only the head mlp_graph", "gnn.head=mlp_graph"),
         ("gnn.batchnorm=true", "", "gnn.layers_pre_mp is 0", "gnn.layers_pre_mp=1"),
-        ("gt.attn_dropout=0.5", "gt.layer_type=GINE+SGFormer", "no part of gt.layer_type has it", ""),
+        ("gt.attn_dropout=0.5", "gt.layer_type=GINE+pyg.SGFormer", "no part of gt.layer_type has it", ""),
         (
             "model.param_budget=9",
             "",

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from pyg_topomask.nn import ATTENTION
+from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.model.attentions import build_attention
@@ -17,6 +18,13 @@ PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 @pytest.mark.parametrize("attention", [*ATTENTION, "None"])
 def test_every_pair_builds_and_steps(conv, attention):
     check_config(PLAIN, [f"gt.layer_type={conv}+{attention}", "dataset.edge_encoder=true"])
+
+
+@pytest.mark.parametrize("name", PYG_ATTENTION)
+def test_pygs_attentions_have_names(name):
+    attn = build_attention(load(PLAIN, [f"gt.layer_type=GCN+{name}", "gt.n_heads=2", "gt.dim_hidden=12"]).config, name)
+    assert attn.channels == 12
+    check_config(PLAIN, [f"gt.layer_type=GCN+{name}", "gt.n_heads=2"])
 
 
 def test_numbers_reach_the_model():
