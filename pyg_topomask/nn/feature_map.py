@@ -77,10 +77,13 @@ class SoftmaxFeatures(FeatureMap):
     def __init__(self, head_channels: int, num_features: int = 64, seed: int = 0) -> None:
         super().__init__()
         num_features = check_integer("num_features", num_features, 1)
-        seed = check_integer("seed", seed)
-        self.num_features = num_features
+        self.num_features, self.seed = num_features, check_integer("seed", seed)
         self.register_buffer("projection", torch.empty(num_features, head_channels))
-        self.redraw(torch.Generator().manual_seed(seed))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Return to the projection of the seed."""
+        self.redraw(torch.Generator().manual_seed(self.seed))
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
         """Draw a new projection ``[R, D]`` from the CPU ``generator``, or from torch's default one if :obj:`None`."""

@@ -14,13 +14,12 @@ from torch_geometric.nn.attention import PerformerAttention
 
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.named import as_attention
+from pyg_topomask.nn.norm import accepts, apply_norm
 from pyg_topomask.nn.reset import reset
 from pyg_topomask.typing import Adj
 
-_OWN = ("multihead", "performer")
-"""Names of attentions that stay PyG's own."""
-_PYG_ATTENTIONS = MultiheadAttention, PerformerAttention
-"""Their classes. PyG's ``GPSConv.forward`` calls no others."""
+_OWN = {"multihead": MultiheadAttention, "performer": PerformerAttention}
+"""Attentions that stay PyG's own; its ``GPSConv.forward`` calls no others."""
 
 
 class GPSConv(torch_geometric.nn.GPSConv):
@@ -39,7 +38,8 @@ class GPSConv(torch_geometric.nn.GPSConv):
         heads: Number of heads ``H``.
         dropout, act, act_kwargs, norm, norm_kwargs: As in PyG's class.
         attn_type: A name in :data:`~pyg_topomask.nn.ATTENTION`, in upper or lower case, such as ``"grf"``; or an
-            attention, as for :class:`GPSLayer`. ``"multihead"`` and ``"performer"`` are those of PyG.
+            attention, as for :class:`GPSLayer`. ``"multihead"`` and ``"performer"`` are those of PyG;
+            ``"Performer"`` is ours.
         attn_kwargs: Further arguments of the attention that ``attn_type`` names.
 
     Raises:
@@ -62,6 +62,8 @@ class GPSConv(torch_geometric.nn.GPSConv):
         own = attn_type if isinstance(attn_type, str) and attn_type in _OWN else None
         settings = (dropout, act, act_kwargs, norm, norm_kwargs, own or "multihead", attn_kwargs if own else None)
         super().__init__(channels, conv, heads, *settings)
+        if self.norm1 is not None:
+            accepts(self.norm1, "batch")  # now, because torch.compile cannot read signatures
         if own is None:
             self.attn = as_attention(attn_type, channels, heads, attn_kwargs, name="attn_type")
             self.attn_type = attn_type if isinstance(attn_type, str) else type(attn_type).__name__
@@ -90,20 +92,15 @@ class GPSConv(torch_geometric.nn.GPSConv):
         """
         if batch is None and graph is not None:
             batch = graph.get("batch")
-        if isinstance(self.attn, _PYG_ATTENTIONS):
+        if isinstance(self.attn, tuple(_OWN.values())):
             return super().forward(x, edge_index, batch, **kwargs)
         out = self._branch(self.attn(x, batch, graph), x, self.norm2, batch)
         if self.conv is not None:
             out = self._branch(self.conv(x, edge_index, **kwargs), x, self.norm1, batch) + out
-        return self._normalise(self.norm3, out + self.mlp(out), batch)
+        return apply_norm(self.norm3, out + self.mlp(out), batch)
 
     def _branch(self, update: Tensor, x: Tensor, norm: Module | None, batch: Tensor | None) -> Tensor:
-        return self._normalise(norm, dropout(update, self.dropout, self.training) + x, batch)
-
-    def _normalise(self, norm: Module | None, x: Tensor, batch: Tensor | None) -> Tensor:
-        if norm is None:
-            return x
-        return norm(x, batch=batch) if self.norm_with_batch else norm(x)
+        return apply_norm(norm, dropout(update, self.dropout, self.training) + x, batch)
 
 
 def _refuse_in_pyg(module: Module, name: str, part: Module | None) -> None:

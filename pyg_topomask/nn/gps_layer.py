@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -11,25 +10,22 @@ import torch
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 from torch_geometric.data import Data
-from torch_geometric.nn.resolver import activation_resolver
 
 from pyg_topomask.checks import warn_once
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.attention.pyg import ConvAttention
 from pyg_topomask.nn.dropout import Dropout
-from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
+from pyg_topomask.nn.graph_attributes import one_line, requirements_of, with_attributes
 from pyg_topomask.nn.named import as_attention, as_conv
-from pyg_topomask.nn.norm import apply_norm, build_norm
+from pyg_topomask.nn.norm import accepts, apply_norm, build_act, build_norm
+from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.typing import Adj
 
 Part = Module | str
 """A branch, or its name."""
 
-# Names of the arguments of each class of convolutions; None if it accepts all.
-_ARGUMENTS: dict[type[Module], frozenset[str] | None] = {}
 
-
-class GPSLayer(Module):
+class GPSLayer(Resettable):
     r"""One GraphGPS layer with any PyG convolution and any attention of this package.
 
     .. math::
@@ -57,9 +53,10 @@ class GPSLayer(Module):
             ``"pyg.SGFormer"``.
         norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS),
             ``"node_layer_norm"`` (over the channels of each node, as in transformers of text and images),
-            ``"graph_norm"`` (over the nodes of each graph, as in Exphormer) or :obj:`None`.
+            ``"graph_norm"`` (over the nodes of each graph, as in Exphormer) or :obj:`None`. It may also be the name of
+            another norm of PyG, or a module, which is copied for each place.
         dropout: Probability of zeroing an entry in both branches and the feed-forward part, in training.
-        act: Activation of the feed-forward part, by PyG's names.
+        act: Activation of the feed-forward part, by PyG's names, or a module, which is copied.
         feed_forward: Whether the two-layer MLP of hidden width ``2 C`` follows. Without it the layer returns
             :math:`X'`.
         pre_norm: Whether to normalise the input of each part and not its output, as in vision transformers:
@@ -68,6 +65,7 @@ class GPSLayer(Module):
             normalised, so a stack needs a norm after its last layer.
         heads: Number of heads of attentions that are given by name.
         attn_kwargs: Their further arguments.
+        norm_kwargs, act_kwargs: Further arguments of norms and of the activation that are given by name.
 
     Raises:
         TypeError: If a branch is neither a module nor a name.
@@ -80,13 +78,15 @@ class GPSLayer(Module):
         channels: int,
         conv: Part | Sequence[Part] | None = None,
         attn: Part | Sequence[Part] | None = None,
-        norm: str | None = "batch_norm",
+        norm: str | Module | None = "batch_norm",
         dropout: float = 0.0,
-        act: str = "relu",
+        act: str | Module = "relu",
         feed_forward: bool = True,
         pre_norm: bool = False,
         heads: int = 1,
         attn_kwargs: Mapping[str, Any] | None = None,
+        norm_kwargs: Mapping[str, Any] | None = None,
+        act_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if conv is None and attn is None:
@@ -97,19 +97,19 @@ class GPSLayer(Module):
         if self.conv is None and self.attn is None and not feed_forward:
             raise ValueError("a GPSLayer without branches needs feed_forward=True (got False)")
         for part in self.convs:
-            _accepts(part, "edge_attr")  # reads its signature now, because torch.compile cannot
+            accepts(part, "edge_attr")  # reads its signature now, because torch.compile cannot
             if pre_norm and _has_residual(part):
                 raise ValueError(
                     f"{type(part).__name__} adds its input itself, which would then be normalised; use pre_norm=False"
                 )
         self.pre_norm = pre_norm
-        self.norm_conv, self.norm_attn = (_norms(norm, channels, part) for part in (self.conv, self.attn))
+        self.norm_conv, self.norm_attn = (_norms(part, norm, channels, norm_kwargs) for part in (self.conv, self.attn))
         self.dropout = Dropout(dropout)
         self.mlp = self.norm_out = None
         if feed_forward:
             first, second = Linear(channels, 2 * channels), Linear(2 * channels, channels)
-            self.mlp = _FeedForward([first, activation_resolver(act), Dropout(dropout), second, Dropout(dropout)])
-            self.norm_out = build_norm(norm, channels)
+            self.mlp = _FeedForward([first, build_act(act, act_kwargs), Dropout(dropout), second, Dropout(dropout)])
+            self.norm_out = build_norm(norm, channels, norm_kwargs)
 
     @property
     def convs(self) -> list[Module]:
@@ -128,7 +128,7 @@ class GPSLayer(Module):
 
     def takes(self, name: str) -> bool:
         """Whether a convolution accepts an argument of that name, such as ``edge_attr`` or ``pe``."""
-        return any(_accepts(conv, name) for conv in self.convs)
+        return any(accepts(conv, name) for conv in self.convs)
 
     def initial_carry(self, num_graphs: int) -> Any:
         """The carry of the first layer: None if no attention has one, and a list if there are several attentions."""
@@ -187,7 +187,7 @@ class GPSLayer(Module):
         branches: list[Tensor] = []
         edges: list[Tensor] = []
         for conv, norm in zip_longest(self.convs, _listed(self.norm_conv)):
-            known = {name: value for name, value in conv_kwargs.items() if _accepts(conv, name)}
+            known = {name: value for name, value in conv_kwargs.items() if accepts(conv, name)}
             given = known if isinstance(self.conv, ModuleList) else conv_kwargs
             local = conv(self._branch_input(norm, x, batch), edge_index, **given)
             if isinstance(local, tuple):
@@ -237,6 +237,9 @@ class GPSLayer(Module):
                 raise ValueError(f"{type(part).__name__} carries nothing from layer to layer; leave out 'carry'")
         return carries
 
+    def __repr__(self) -> str:
+        return f"GPSLayer({self.channels}, conv={one_line(self.conv)}, attn={one_line(self.attn)})"
+
 
 class _FeedForward(ModuleList):
     """Linear map, activation, dropout, linear map and dropout, which are called in few passes over the memory."""
@@ -261,10 +264,10 @@ def _branches(given: Part | Sequence[Part] | None, build: Callable[[Part], Modul
     return parts[0] if parts else None
 
 
-def _norms(norm: str | None, channels: int, part: Module | None) -> Module | None:
+def _norms(part: Module | None, *norm: Any) -> Module | None:
     if not isinstance(part, ModuleList):
-        return build_norm(norm, channels) if part is not None else None
-    norms = [built for _ in part if (built := build_norm(norm, channels)) is not None]
+        return build_norm(*norm) if part is not None else None
+    norms = [built for _ in part if (built := build_norm(*norm)) is not None]
     return ModuleList(norms) if norms else None
 
 
@@ -288,13 +291,3 @@ def _warn_without_carry(attentions: Sequence[Module]) -> None:
             "also share the parameters that belong to all layers",
             stacklevel=6,  # the line that calls the layer
         )
-
-
-def _accepts(conv: Module, name: str) -> bool:
-    kind = type(conv)
-    if kind not in _ARGUMENTS:
-        parameters = inspect.signature(kind.forward).parameters
-        any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        _ARGUMENTS[kind] = None if any_name else frozenset(parameters)
-    names = _ARGUMENTS[kind]
-    return names is None or name in names

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Linear, Module
+from torch.nn import LazyLinear, Linear, Module
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer
@@ -17,13 +17,14 @@ from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, check_tokens
 from pyg_topomask.nn.head import MLPHead
-from pyg_topomask.nn.norm import apply_norm, build_norm
+from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
+from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.csr import is_sparse
 from pyg_topomask.typing import Adj
 
 
-class GPSModel(Module):
+class GPSModel(Resettable):
     """A linear encoder, GraphGPS layers, optional pooling, and an MLP head.
 
     Reference: Rampášek et al., NeurIPS 2022, arXiv:2205.12454.
@@ -33,12 +34,12 @@ class GPSModel(Module):
     ``exclude_keys`` of PyG's ``DataLoader``.
 
     Args:
-        in_channels: Width of the node features.
+        in_channels: Width of the node features; −1 takes it from the first graph, as in PyG. Build optimizers after it.
         channels: Width ``C`` of the layers.
         out_channels: Width of the output: the number of classes or targets.
         num_layers, conv, attn: As in :class:`GPSStack`.
-        edge_dim: Width of the edge features, which are encoded to ``C`` and given to the convolution as ``edge_attr``.
-            Edge features are not used if :obj:`None`.
+        edge_dim: Width of the edge features (or −1), which are encoded to ``C`` and given to the convolution as
+            ``edge_attr``. Edge features are not used if :obj:`None`.
         pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; ``"graph_token"`` predicts from a class token,
             one more node per graph that all attentions see and masks leave alone
             (:class:`~pyg_topomask.operators.BorderedOperator`); predictions per node if :obj:`None`.
@@ -52,7 +53,7 @@ class GPSModel(Module):
             vector for each node's number in its graph is added to the node (:class:`NodePositions`). If :obj:`None`,
             no vectors are added.
         **settings: Further arguments of the :class:`GPSStack`: ``checkpoint``, ``feed_forward``, ``heads``,
-            and ``attn_kwargs``.
+            ``attn_kwargs``, ``norm_kwargs`` and ``act_kwargs``.
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is neither a name nor a function, a count is not an integer, or there are
@@ -71,9 +72,9 @@ class GPSModel(Module):
         attn: Callable[[int], Part | Sequence[Part]] | str | None = None,
         edge_dim: int | None = None,
         pool: str | None = None,
-        norm: str | None = "batch_norm",
+        norm: str | Module | None = "batch_norm",
         dropout: float = 0.0,
-        act: str = "relu",
+        act: str | Module = "relu",
         head_layers: int = 1,
         input_dropout: float = 0.0,
         pre_norm: bool = False,
@@ -84,19 +85,19 @@ class GPSModel(Module):
         check_choice("pool", pool, (*POOLS, "graph_token", None))
         head_layers = check_integer("head_layers", head_layers, 1)
         self.pool = pool
-        self.encoder = Linear(in_channels, channels)
-        self.edge_encoder = Linear(edge_dim, channels) if edge_dim is not None else None
+        self.encoder = _linear(in_channels, channels)
+        self.edge_encoder = _linear(edge_dim, channels) if edge_dim is not None else None
         self.input_dropout, self.dropout = Dropout(input_dropout), Dropout(dropout)
         settings |= {"norm": norm, "dropout": dropout, "act": act, "pre_norm": pre_norm}
         self.layers = GPSStack(channels, num_layers, conv, attn, **settings)
         if edge_dim is not None and not self.layers.takes("edge_attr"):
             raise TypeError(f"edge_dim={edge_dim}, but no convolution takes 'edge_attr'; leave out 'edge_dim'")
         self.positions = None if num_positions is None else NodePositions(channels, num_positions)
-        self.norm_out = build_norm(norm, channels) if pre_norm else None
+        self.norm_out = build_norm(norm, channels, settings.get("norm_kwargs")) if pre_norm else None
         self.token = GraphToken(channels) if pool == "graph_token" else None
         if self.token is not None:
             check_tokens(self.layers, predicts=True)
-        self.head = MLPHead(channels, out_channels, head_layers, dropout, act)
+        self.head = MLPHead(channels, out_channels, head_layers, dropout, build_act(act, settings.get("act_kwargs")))
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -152,3 +153,7 @@ class GPSModel(Module):
         elif self.pool is not None:
             x = pool_nodes(x, batch, num_graphs, self.pool)
         return self.head(x)
+
+
+def _linear(in_channels: int, out_channels: int) -> Module:
+    return LazyLinear(out_channels) if in_channels == -1 else Linear(in_channels, out_channels)

@@ -16,12 +16,13 @@ from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, check_tokens
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
+from pyg_topomask.nn.reset import Resettable
 
 BIAS = "attn_bias"
 """Graph attribute with the bias of node pairs, which ``FullAttention(…, attn_bias="attn_bias")`` reads."""
 
 
-class GPSNetwork(Module):
+class GPSNetwork(Resettable):
     """Encoders, a `GPSStack` and a head, called as ``network(graph)``.
 
     Reference: Rampášek et al., *Recipe for a General, Powerful, Scalable Graph Transformer*, NeurIPS 2022,

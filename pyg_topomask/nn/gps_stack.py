@@ -18,11 +18,12 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import Attention, Tied
 from pyg_topomask.nn.gps_layer import GPSLayer, Part
 from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.typing import Adj
 
 
-class GPSStack(ModuleList):
+class GPSStack(Resettable, ModuleList):
     """A list of `GPSLayer` that passes edge features and carries from layer to layer.
 
     Args:
@@ -39,7 +40,7 @@ class GPSStack(ModuleList):
             dropout and running statistics. The exception is Performer: if a second forward pass draws a new projection
             before the backward pass, the gradient of the first one is computed with the new projection.
         **settings: Further arguments of every :class:`GPSLayer`: ``norm``, ``dropout``, ``act``, ``feed_forward``,
-            ``pre_norm``, ``heads``, ``attn_kwargs``.
+            ``pre_norm``, ``heads``, ``attn_kwargs``, ``norm_kwargs``, ``act_kwargs``.
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is neither a name nor a function, or ``num_layers`` is not an integer.

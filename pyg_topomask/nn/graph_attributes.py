@@ -30,9 +30,16 @@ def settings_text(module: Module) -> str:
     shown = []
     for name, parameter in signature(type(module)).parameters.items():
         value = getattr(module, name, None)
-        if isinstance(value, (bool, int, float, str, tuple)) and value != parameter.default:
-            shown.append(f"{name}={value!r}")
+        value = value.p if isinstance(value, torch.nn.Dropout) else value
+        shows = isinstance(value, (bool, int, float, str, tuple, Module)) and not isinstance(value, torch.nn.ModuleList)
+        if shows and value != parameter.default:
+            shown.append(f"{name}={one_line(value)}")
     return ", ".join(shown)
+
+
+def one_line(value: Any) -> str:
+    """The ``repr`` of a value in one line."""
+    return " ".join(repr(value).split())
 
 
 def stated_num_nodes(graph: Data) -> int | None:

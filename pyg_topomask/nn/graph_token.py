@@ -12,6 +12,7 @@ from torch.nn.init import normal_
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.graph_attributes import with_attributes
+from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.operators import BorderedOperator
 from pyg_topomask.operators.bordered import with_tokens
 from pyg_topomask.ops.attention.full_softmax import all_pairs
@@ -22,7 +23,7 @@ _BATCH, _EDGES, _COUNT = "tokenless_batch", "tokenless_edges", "token_graphs"
 """Attributes of a graph with tokens: batch and edges of the graph without them, and the number of tokens."""
 
 
-class GraphToken(Module):
+class GraphToken(Resettable):
     r"""Puts a learned node without edges in front of each graph's nodes: a class token.
 
     Every attention treats it like any other node. A mask has ones in its row and column
@@ -41,8 +42,14 @@ class GraphToken(Module):
 
     def __init__(self, channels: int, heads: int | None = None) -> None:
         super().__init__()
-        self.node = Parameter(normal_(torch.empty(1, channels), std=0.02))
-        self.pair = None if heads is None else Parameter(normal_(torch.empty(1, heads), std=0.02))
+        self.node = Parameter(torch.empty(1, channels))
+        self.pair = None if heads is None else Parameter(torch.empty(1, heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise all parameters again."""
+        for vector in self.parameters():
+            normal_(vector, std=0.02)
 
     def insert(
         self, x: Tensor, graph: Data, num_graphs: int, bias: Tensor | None = None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch_geometric.nn
@@ -35,46 +34,45 @@ def as_attention(
 
     Raises:
         TypeError: If it is neither a name nor a module.
-        ValueError: If the name is unknown, or the width is another one.
+        ValueError: If the name is unknown, the width is another one, or there are ``attn_kwargs`` without a name.
     """
     if isinstance(attn, str):
-        found = EVERY_ATTENTION.get(attn) or {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}.get(
-            attn.lower()
-        )
+        lower = {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}
+        found = EVERY_ATTENTION.get(attn) or lower.get(attn.lower())
         if found is None:
             raise ValueError(f"no attention is called {attn!r}; there are {', '.join(EVERY_ATTENTION)}")
         settings: dict[str, Any] = {"heads": heads, **(attn_kwargs or {})}
         return found(channels, **settings)
+    if attn_kwargs:
+        raise ValueError(f"'attn_kwargs' are for an attention that is given by name (got {type(attn).__name__})")
     check_part(name, attn, channels)
     if isinstance(attn, DENSE):
         return DenseAttention(channels, attn)
     return ConvAttention(channels, attn) if isinstance(attn, MessagePassing) else attn
 
 
-def as_conv(conv: Any, channels: int, name: str = "conv") -> Module:
+def as_conv(conv: Any, channels: int) -> Module:
     """A convolution.
 
     Args:
         conv: The name of a PyG convolution, such as ``"gcn"`` or ``"GATConv"``, or ``"gatedgcn"``; or a module, which
             is returned.
         channels: Width ``C``.
-        name: Name of the argument, for messages.
 
     Raises:
         TypeError: If it is neither a name nor a module.
         ValueError: If the name is unknown, or the width is another one.
     """
     if not isinstance(conv, str):
-        check_part(name, conv, channels)
+        check_part("conv", conv, channels)
         return conv
     key, widths = normalize_string(conv).removesuffix("conv"), (channels, channels)
-    mlp = Sequential(Linear(*widths), ReLU(), Linear(*widths))
-    own: dict[str, Callable[[], Module]] = {
-        "gin": partial(GINConv, mlp),
-        "gine": partial(GINEConv, mlp),
-        "gatedgcn": partial(GatedGCN, channels),
-    }
-    return own[key]() if key in own else resolver(_CONVS, {}, conv, MessagePassing, "Conv", *widths)
+    if key in ("gin", "gine"):
+        mlp = Sequential(Linear(*widths), ReLU(), Linear(*widths))
+        return GINConv(mlp) if key == "gin" else GINEConv(mlp)
+    if key == "gatedgcn":
+        return GatedGCN(channels)
+    return resolver(_CONVS, {}, conv, MessagePassing, "Conv", *widths)
 
 
 def check_part(name: str, part: Any, channels: int) -> None:

@@ -1,14 +1,20 @@
-"""Norms of nodes and edges that accept zero rows or one row."""
+"""Norms of nodes and edges that accept zero rows or one row, and activations."""
 
 from __future__ import annotations
 
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch_geometric.nn
 from torch import Tensor
 from torch.nn import BatchNorm1d, Module
 from torch.nn import LayerNorm as NodeLayerNorm
 from torch.nn.functional import batch_norm
 from torch_geometric.nn import GraphNorm, LayerNorm
-
-from pyg_topomask.checks import check_choice
+from torch_geometric.nn.resolver import activation_resolver
+from torch_geometric.resolver import normalize_string
 
 NORMS: dict[str, type[Module]] = {
     "batch_norm": BatchNorm1d,
@@ -17,24 +23,62 @@ NORMS: dict[str, type[Module]] = {
     "graph_norm": GraphNorm,
 }
 
+_PYG = {name: getattr(torch_geometric.nn.norm, name) for name in torch_geometric.nn.norm.__all__}
+_BY_NAME: dict[str, Any] = {normalize_string(name): cls for name, cls in {**_PYG, **NORMS}.items()}
 
-def build_norm(name: str | None, channels: int) -> Module | None:
-    """The norm of that name for rows of width ``channels``; None if ``name`` is :obj:`None`.
+# Names of the arguments of each class of modules; None if it accepts all.
+_ARGUMENTS: dict[type[Module], frozenset[str] | None] = {}
+
+
+def accepts(module: Module, name: str) -> bool:
+    """Whether a module's ``forward`` has an argument of that name; ``torch.compile`` needs an earlier call of this."""
+    kind = type(module)
+    if kind not in _ARGUMENTS:
+        parameters = inspect.signature(kind.forward).parameters
+        any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        _ARGUMENTS[kind] = None if any_name else frozenset(parameters)
+    names = _ARGUMENTS[kind]
+    return names is None or name in names
+
+
+def build_norm(norm: str | Module | None, channels: int, norm_kwargs: Mapping[str, Any] | None = None) -> Module | None:
+    """A norm for rows of width ``channels``.
+
+    Args:
+        norm: A name in `NORMS` or of a norm of PyG; a module, which is copied; or :obj:`None` for no norm.
+        channels: Width ``C``.
+        norm_kwargs: Further arguments of a norm that is given by name.
 
     Raises:
         ValueError: If the name is unknown.
     """
-    check_choice("norm", name, (*NORMS, None))
-    return None if name is None else NORMS[name](channels)
+    if norm is None or isinstance(norm, Module):
+        built = copy.deepcopy(norm)
+    else:
+        key = normalize_string(str(norm))
+        cls = _BY_NAME.get(key) or _BY_NAME.get(f"{key}norm")
+        if cls is None:
+            known = f"{', '.join(NORMS)}, None, a name of PyG or a module"
+            raise ValueError(f"'norm' must be one of {known} (got {norm!r})")
+        has_width = cls in NORMS.values() or "in_channels" in inspect.signature(cls).parameters
+        built = cls(*[channels] * has_width, **(norm_kwargs or {}))
+    if built is not None:
+        accepts(built, "batch")
+    return built
+
+
+def build_act(act: str | Module, act_kwargs: Mapping[str, Any] | None = None) -> Any:
+    """The activation of that name in PyG, with its arguments ``act_kwargs``; a module is copied. Raises ValueError."""
+    return activation_resolver(copy.deepcopy(act), **(act_kwargs or {}))
 
 
 def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> Tensor:
     """Apply a norm to the rows ``x [N, C]`` of the graphs in ``batch``; return ``x`` if the norm is :obj:`None`."""
     if norm is None or x.size(0) == 0:
         return x
-    if isinstance(norm, (LayerNorm, GraphNorm)):
-        return norm(x, batch)
-    if isinstance(norm, BatchNorm1d) and norm.training and x.size(0) == 1:
+    if not isinstance(norm, BatchNorm1d):
+        return norm(x, batch=batch) if accepts(norm, "batch") else norm(x)
+    if norm.training and x.size(0) == 1:
         # A single row has no variance: normalise it by the running statistics.
         return batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     return norm(x)

@@ -7,7 +7,7 @@ from torch.nn import Sequential
 from torch_geometric.nn import GCNConv, GINConv
 
 from pyg_topomask.nn import ATTENTION, FullAttention, GPSConv, GRFAttention
-from tests.nn.gps_cases import batch_of
+from tests.nn.gps_cases import batch_of, randomise
 
 
 @pytest.mark.parametrize("norm", ["batch_norm", "graph_norm", None])
@@ -15,7 +15,7 @@ from tests.nn.gps_cases import batch_of
 def test_pygs_attentions_stay_pygs(attn_type, norm):
     batch, theirs = batch_of(), pyg.GPSConv(8, GCNConv(8, 8), heads=2, norm=norm, attn_type=attn_type)
     ours = GPSConv(8, GCNConv(8, 8), heads=2, norm=norm, attn_type=attn_type)
-    ours.load_state_dict(theirs.state_dict())
+    ours.load_state_dict(randomise(theirs).state_dict())
     x = torch.randn(batch.num_nodes, 8)
     wanted = theirs(x, batch.edge_index, batch.batch)
     assert torch.equal(ours(x, batch.edge_index, graph=batch), wanted)
@@ -79,6 +79,8 @@ def test_bad_arguments_are_refused():
         GPSConv(8, None, attn_type="gfr")
     with pytest.raises(ValueError, match="GRFMask needs the graph"):
         GPSConv(8, None, attn_kwargs={"max_length": 2})(torch.randn(5, 8), None)
+    with pytest.raises(ValueError, match=r"'attn_kwargs' are for .* by name \(got FullAttention\)"):
+        GPSConv(8, None, attn_type=FullAttention(8), attn_kwargs={"bias": False})
     assert isinstance(GPSConv(8, None, 2, attn_kwargs={"max_length": 2}).attn, GRFAttention)
 
 

@@ -131,7 +131,11 @@ def test_hooks_of_the_feed_forward_part_run_and_change_nothing():
     [
         (lambda: GPSLayer(8), ValueError, r"needs 'conv' or 'attn' \(both are None\)"),
         (lambda: GPSLayer(8, [], feed_forward=False), ValueError, r"needs feed_forward=True \(got False\)"),
-        (lambda: GPSLayer(8, Conv(), norm="group"), ValueError, r"batch_norm, .*graph_norm, None \(got 'group'\)"),
+        (
+            lambda: GPSLayer(8, Conv(), norm="group"),
+            ValueError,
+            r"batch_norm, .*, None, a name of PyG or a module \(got 'group'\)",
+        ),
         (lambda: GPSLayer(8, GatedGCN(8), pre_norm=True), ValueError, "GatedGCN adds its input.*use pre_norm=False"),
         (lambda: GPSLayer(4, attn=4), TypeError, r"'attn' must be a module or a name such as 'grf' \(got 4\)"),
         (lambda: GPSLayer(4, conv=[4]), TypeError, r"'conv' must be a module or a name such as 'gcn' \(got 4\)"),

@@ -56,6 +56,7 @@ class PerformerAttention(MaskedAttention):
         self,
         channels: int,
         heads: int = 1,
+        *,
         num_features: int = 64,
         redraw_interval: int | None = 1000,
         seed: int = 0,

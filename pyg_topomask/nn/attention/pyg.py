@@ -33,6 +33,8 @@ class DenseAttention(Attention):
         ValueError: If the attention has another width.
     """
 
+    config_keys = keys_of("heads", "dropout")
+
     def __init__(self, channels: int, module: Module) -> None:
         super().__init__(channels)
         self.module = module
@@ -100,16 +102,12 @@ class ConvAttention(Attention):
 class PyGMultihead(DenseAttention):
     """Torch's ``MultiheadAttention``."""
 
-    config_keys = keys_of("heads", "dropout")
-
     def __init__(self, channels: int, heads: int = 1, **settings: Any) -> None:
         super().__init__(channels, MultiheadAttention(channels, heads, batch_first=True, **settings))
 
 
 class PyGPerformer(DenseAttention):
     """PyG's ``PerformerAttention``, with 64 channels per head at any width."""
-
-    config_keys = keys_of("heads", "dropout")
 
     def __init__(self, channels: int, heads: int = 1, **settings: Any) -> None:
         with torch.device("cpu"):  # it cannot draw its projection on the meta device
@@ -120,16 +118,12 @@ class PyGPerformer(DenseAttention):
 class PyGPolynormer(DenseAttention):
     """PyG's ``PolynormerAttention``."""
 
-    config_keys = keys_of("heads", "dropout")
-
     def __init__(self, channels: int, heads: int = 1, **settings: Any) -> None:
         super().__init__(channels, dense.PolynormerAttention(channels, heads, channels // heads, **settings))
 
 
 class PyGQFormer(DenseAttention):
     """PyG's ``QFormer`` of one layer with twice as many hidden channels."""
-
-    config_keys = keys_of("heads", "dropout")
 
     def __init__(self, channels: int, heads: int = 1, num_layers: int = 1, **settings: Any) -> None:
         super().__init__(channels, dense.QFormer(channels, 2 * channels, channels, heads, num_layers, **settings))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import Linear, Module
+from torch.nn import Linear
 from torch_geometric.nn.resolver import activation_resolver
 
 from pyg_topomask.nn.conv.stable_gate import StableGate
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.norm import apply_norm, build_norm
+from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.typing import Adj
 
 
-class GatedGCN(Module):
+class GatedGCN(Resettable):
     r"""Residual gated graph convolution with edge features, GraphGPS's ``CustomGatedGCN``.
 
     .. math::

@@ -6,9 +6,10 @@ from torch import Tensor
 from torch.nn import Module
 
 from pyg_topomask.nn.conv.stable_gate import StableGate
+from pyg_topomask.nn.reset import Resettable
 
 
-class StableGINEConv(Module):
+class StableGINEConv(Resettable):
     r"""Graph isomorphism convolution with edge features and messages scaled by the gate of `StableGate`.
 
     .. math:: x_i' = h\Bigl(x_i + \sum_{j \to i} r_{ij}\, \mathrm{ReLU}(x_j + e_{ij})\Bigr)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import Linear, Module, Sequential, Sigmoid
+from torch.nn import Linear, Sequential, Sigmoid
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.nn.reset import Resettable
 
-class StableGate(Module):
+
+class StableGate(Resettable):
     r"""Scalar gate :math:`r_{ij} = \mathrm{sigmoid}(\mathrm{MLP}(\|p_i - p_j\|^2))` of each edge, in (0, 1).
 
     Rotations and reflections of the encodings ``p`` do not change it. So with raw eigenvectors, neither their signs nor

@@ -14,9 +14,10 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.graph_attributes import read_attributes, requirements_of
 from pyg_topomask.nn.norm import apply_norm, build_norm
+from pyg_topomask.nn.reset import Resettable
 
 
-class Encoder(Module):
+class Encoder(Resettable):
     """Maps graph attributes to learned vectors, called as ``encoder(graph) → [rows, channels]``.
 
     There is one row per node, edge or pair of nodes, as the class says.

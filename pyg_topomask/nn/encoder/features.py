@@ -49,10 +49,17 @@ class CategoricalEncoder(Encoder):
             raise ValueError(f"'sizes' must be at least one in each column (got {list(sizes)})")
         self.channels, self.sizes, self.attribute, self.requires = channels, tuple(sizes), attribute, (attribute,)
         self.table = EmbeddingBag(sum(sizes), channels, mode="sum")
-        for part in self.table.weight.data.split(list(sizes)):
-            xavier_uniform_(part)
         self.register_buffer("size", torch.tensor(sizes), persistent=False)
-        self.register_buffer("first", torch.tensor([0, *sizes[:-1]]).cumsum(0), persistent=False)
+        self.register_buffer("first", torch.tensor(sizes), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise all parameters again, and the numbers of categories, which a module on the meta device has not."""
+        for part in self.table.weight.data.split(list(self.sizes)):
+            xavier_uniform_(part)
+        size = torch.tensor(self.sizes, device="cpu")
+        self.size.copy_(size)
+        self.first.copy_(size.cumsum(0) - size)
 
     def columns(self, graph: Data) -> Tensor:
         """The integer features of a graph, ``[rows, len(sizes)]``."""
@@ -161,7 +168,12 @@ class ConstantNodeEncoder(Encoder):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.channels = channels
-        self.vector = Parameter(normal_(torch.empty(channels)))
+        self.vector = Parameter(torch.empty(channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise all parameters again."""
+        normal_(self.vector)
 
     counted = "num_nodes"
     """Name of the number of rows."""

@@ -18,7 +18,14 @@ from pyg_topomask.nn.encoder.base import Encoder
 _STD = 0.02  # of Graphormer's initial weights
 
 
-class GraphormerBias(Encoder):
+class _NormalEncoder(Encoder):
+    def reset_parameters(self) -> None:
+        """Initialise all parameters again."""
+        for parameter in self.parameters():
+            normal_(parameter, std=_STD)
+
+
+class GraphormerBias(_NormalEncoder):
     r"""Graphormer's bias by distance and by the edges on a shortest path.
 
     .. math::
@@ -44,11 +51,11 @@ class GraphormerBias(Encoder):
         self.channels, self.num_spatial_types, self.num_edge_types = heads, num_spatial_types, num_edge_types
         self.transform_settings = {"num_spatial_types": num_spatial_types, "paths": num_edge_types is not None}
         self.spatial = Embedding(num_spatial_types + 1, heads)
-        normal_(self.spatial.weight, std=_STD)
         if num_edge_types is not None:
             self.requires += ("pair_shortest_path_types",)
-            self.edge = Parameter(normal_(torch.empty(num_edge_types, heads), std=_STD))
-            self.step = Parameter(normal_(torch.empty(num_spatial_types, heads, heads), std=_STD))
+            self.edge = Parameter(torch.empty(num_edge_types, heads))
+            self.step = Parameter(torch.empty(num_spatial_types, heads, heads))
+        self.reset_parameters()
 
     def forward(self, graph: Data) -> Tensor:
         """``[P, H]``.
@@ -104,7 +111,7 @@ class RelativeWalkBias(Encoder):
         return self.linear(table)
 
 
-class GraphormerDegrees(Encoder):
+class GraphormerDegrees(_NormalEncoder):
     """Graphormer's centrality encoding: a learned vector for each in-degree and each out-degree, per node.
 
     Reference: Ying et al., NeurIPS 2021, arXiv:2106.05234, Section 3.1.1.
@@ -121,8 +128,7 @@ class GraphormerDegrees(Encoder):
         super().__init__()
         self.channels = channels
         self.into, self.out = Embedding(num_in_degrees, channels), Embedding(num_out_degrees, channels)
-        for table in (self.into, self.out):
-            normal_(table.weight, std=_STD)
+        self.reset_parameters()
 
     def forward(self, graph: Data) -> Tensor:
         """``[N, C]``."""

@@ -33,7 +33,12 @@ class NodePositions(Encoder):
         super().__init__()
         self.channels = check_integer("channels", channels, 1)
         self.num_positions = check_integer("num_positions", num_positions, 1)
-        self.weight = Parameter(normal_(torch.empty(self.num_positions, self.channels), std=0.02))
+        self.weight = Parameter(torch.empty(self.num_positions, self.channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise all parameters again."""
+        normal_(self.weight, std=0.02)
 
     def forward(self, graph: Data) -> Tensor:
         """``[N, C]``."""

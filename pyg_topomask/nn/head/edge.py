@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torch.nn.functional import cosine_similarity
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.head.mlp import MLPHead
+from pyg_topomask.nn.reset import Resettable
 
 DECODINGS = ("dot", "cosine_similarity", "concat")
 
@@ -17,7 +17,7 @@ DECODINGS = ("dot", "cosine_similarity", "concat")
 _PAIRS_AT_ONCE = 2**20
 
 
-class EdgeHead(Module):
+class EdgeHead(Resettable):
     """Scores of the pairs ``graph.edge_label_index [2, L]``.
 
     With ``"dot"`` and ``"cosine_similarity"``, an MLP of width ``C`` maps each node, and the score compares the two

@@ -11,9 +11,10 @@ from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
+from pyg_topomask.nn.reset import Resettable
 
 
-class _Pooled(Module):
+class _Pooled(Resettable):
     """Pools the nodes of each graph and maps the result by ``self.predict``.
 
     Raises:

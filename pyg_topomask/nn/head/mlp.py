@@ -5,13 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import Linear, Module, Sequential
 from torch.nn.functional import normalize
-from torch_geometric.nn.resolver import activation_resolver
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.dropout import Dropout
+from pyg_topomask.nn.norm import build_act
+from pyg_topomask.nn.reset import Resettable
 
 
-class MLPHead(Module):
+class MLPHead(Resettable):
     """MLP with hidden layers of equal width.
 
     Args:
@@ -19,7 +20,7 @@ class MLPHead(Module):
         out_channels: Width of the output.
         num_layers: Number of linear layers.
         dropout: Probability of zeroing an entry before every layer but the first, in training.
-        act: Activation between layers, by PyG's names.
+        act: Activation between layers, by PyG's names, or a module.
         l2_norm: Whether to scale hidden rows to length 1 after the activation.
         in_channels: Width of the input; ``channels`` if :obj:`None`.
 
@@ -34,7 +35,7 @@ class MLPHead(Module):
         out_channels: int,
         num_layers: int = 1,
         dropout: float = 0.0,
-        act: str = "relu",
+        act: str | Module = "relu",
         l2_norm: bool = False,
         in_channels: int | None = None,
     ) -> None:
@@ -43,7 +44,7 @@ class MLPHead(Module):
         widths = [channels if in_channels is None else in_channels, *[channels] * (num_layers - 1)]
         hidden: list[Module] = []
         for width in widths[:-1]:
-            hidden += [Linear(width, channels), activation_resolver(act)]
+            hidden += [Linear(width, channels), build_act(act)]
             hidden += [_UnitRows(), Dropout(dropout)] if l2_norm else [Dropout(dropout)]
         self.layers = Sequential(*hidden, Linear(widths[-1], out_channels))
 

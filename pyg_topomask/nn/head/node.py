@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.head.mlp import MLPHead
+from pyg_topomask.nn.reset import Resettable
 
 
-class NodeHead(Module):
+class NodeHead(Resettable):
     """An MLP for each node.
 
     Args:

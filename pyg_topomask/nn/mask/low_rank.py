@@ -102,12 +102,8 @@ class LowRankMask(Mask):
         self.width = self.num_waves if encoding == "stochastic" else 2 * self.num_waves
         self.seed = check_integer("seed", seed)
         self.features = SoftmaxFeatures(self.width, num_features, seed)
-        mixing = None
-        if encoding == "stochastic":
-            generator = torch.Generator().manual_seed(seed + 1)
-            mixing = torch.randn(2 * self.num_waves, self.width, generator=generator, device="cpu") * self.width**-0.5
-            mixing = mixing.to(self.features.projection.device)
-        self.register_buffer("mixing", mixing)
+        shape = (2 * self.num_waves, self.width)
+        self.register_buffer("mixing", torch.empty(shape) if encoding == "stochastic" else None)
         if encoding == "convolutional":
             self.left, self.right = (head_parameter(heads, self.num_waves) for _ in range(2))
         else:
@@ -117,8 +113,13 @@ class LowRankMask(Mask):
     def reset_parameters(self) -> None:
         """Set the waves to their initial values: equal amplitudes, no phase, and logits of 1/2 at the distance 0.
 
-        Filters are constant at first, with the same logit at the distance 0.
+        Filters are constant at first, with the same logit at the distance 0. Random projections are those of the seed.
         """
+        self.features.reset_parameters()
+        if self.mixing is not None:
+            generator = torch.Generator().manual_seed(self.seed + 1)
+            mixing = torch.randn(self.mixing.shape, generator=generator, device="cpu") * self.width**-0.5
+            self.mixing.copy_(mixing)
         size = (2 * self.num_waves) ** -0.5
         if self.encoding == "convolutional":
             with torch.no_grad():

@@ -14,7 +14,6 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import batch_of
-from pyg_topomask.nn.reset import reset
 from pyg_topomask.operators import DiagonalScaledOperator, HeadStackOperator, MaskOperator, OnesOperator, SumOperator
 from pyg_topomask.ops.numerics import at_least_float32
 
@@ -47,7 +46,7 @@ class MixtureMask(Mask):
 
     def reset_parameters(self) -> None:
         """Set all weights to one, and the masks to their initial values."""
-        reset(self.masks)
+        super().reset_parameters()
         torch.nn.init.zeros_(self.log_weights)
 
     def forward(self, graph: Data) -> SumOperator:
@@ -78,10 +77,6 @@ class HeadMasks(Mask):
         self.counts = [check_integer("counts", count, 1) for count in counts]
         if len(self.counts) != len(self.masks):
             raise ValueError(f"each of the {len(self.masks)} masks needs its number of heads (got {list(counts)})")
-
-    def reset_parameters(self) -> None:
-        """Set the masks to their initial values."""
-        reset(self.masks)
 
     def forward(self, graph: Data) -> HeadStackOperator:
         """The mask of a graph or batch that carries what the masks need."""
