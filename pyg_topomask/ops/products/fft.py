@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear
-from pyg_topomask.ops.products.spectrum import signal, spectrum, transform_size, unwrap, wrap
+from pyg_topomask.ops.products.spectrum import signal, spectrum, unwrap, wrap
 
 # The numbers of a transform collide in the cache if their distance in memory, which is the length of another axis, is a
 # multiple of a high power of two. So an axis is lengthened until the largest power of two that divides its length,
@@ -73,7 +73,7 @@ def toeplitz_multiply_adds(grid_shape: tuple[int, ...]) -> int:
 def _transform_sizes(grid_shape: Sequence[int]) -> list[int]:
     """Complex numbers along each axis: the last one needs no padding, see `spectrum`."""
     sizes = [next_fast_len(2 * size - 1, real=True) for size in grid_shape[:-1]]
-    last = transform_size(grid_shape[-1])
+    last = next_fast_len(grid_shape[-1], real=True)
     if sizes:
         last = _without_collisions(last, sizes[-1], _MOST_COLLIDING[0])
         sizes[-1] = _without_collisions(sizes[-1], last, _MOST_COLLIDING[1])
@@ -83,7 +83,7 @@ def _transform_sizes(grid_shape: Sequence[int]) -> list[int]:
 def _without_collisions(size: int, length: int, most: int) -> int:
     """Smallest fast size from ``size`` on at which ``length`` numbers at this distance do not collide."""
     while size & -size > max(most // length, 8):  # 8 numbers fill a cache line
-        size = transform_size(size + 1)
+        size = next_fast_len(size + 1, real=True)
     return size
 
 
@@ -99,7 +99,7 @@ class _Convolution(Bilinear):
         out = x.new_empty(*x.shape[:-1], sizes[-1])
         for head, some in _slices(x, sizes):
             product = _inverse(_transform(x[head, some], sizes).mul_(kernel[head]), wanted).real
-            out[head, some].view(product.shape).copy_(product)
+            out[head, some] = product
         return out[..., : x.size(-1)]
 
     @staticmethod
@@ -120,7 +120,7 @@ class _Correlation(Bilinear):
         for head, some in _slices(x, sizes):
             total[head] += (_transform(y[head, some], sizes) * _transform(x[head, some], sizes).conj()).sum(1)
         wanted = [(1 - size, 2 * size - 1) for size in x.shape[2:-1]]
-        return unwrap(_inverse(total, wanted).flatten(-2), x.size(-1))
+        return unwrap(_inverse(total, wanted), x.size(-1))
 
     @staticmethod
     def gradients(grad: Tensor, y: Tensor, x: Tensor, needed: tuple[bool, bool]) -> tuple[Tensor | None, Tensor | None]:
