@@ -10,22 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import log2, pi, prod
-from typing import Any
 
-import numpy as np
 import torch
-from scipy.special import ive
 from torch import Tensor
-
-from pyg_topomask.checks import readable
 
 # Largest path whose kernel is multiplied as a matrix, and number of hypercube axes that one matrix handles. Matrix
 # products use the hardware better than transforms and butterflies, although these need fewer multiply-adds.
 _MOST_DENSE = 256
 _CUBE_AXES = 5
-
-# Rows of a path that are computed together from their neighbourhood, while heat does not reach further.
-_ROWS = 32
 
 # Columns that are transformed at a time, chosen so that the signal and the spectrum both stay in the cache.
 _SLICE = 32
@@ -111,11 +103,6 @@ def _path_heat(time: Tensor, x: Tensor) -> Tensor:
     ``k`` and ``n - k`` are real and imaginary part of its term ``k``, turned by ``-pi k / 2n`` (Makhoul, 1980).
     """
     num_nodes = x.size(2)
-    # The largest time would be waited for on CUDA, and it is not known when a model is compiled.
-    if num_nodes > 2 * _ROWS and time.numel() and readable(time):
-        reach = _reach(float(time.detach().max()), torch.finfo(x.dtype).eps)
-        if _ROWS + 2 * reach <= min(3 * num_nodes // 4, _MOST_DENSE):
-            return _LocalHeat.apply(time, x, reach)
     if num_nodes <= _MOST_DENSE:
         return _times(path_kernel(time, num_nodes).to(x.dtype), x)
     order = torch.cat([torch.arange(0, num_nodes, 2), torch.arange(1, num_nodes, 2).flip(0)]).to(x.device)
@@ -136,53 +123,6 @@ def _path_heat(time: Tensor, x: Tensor) -> Tensor:
         torch.cat([transformed(part) for part in row.split(_SLICE, dim=3)], dim=3) for row in x.split(num_rows, dim=1)
     ]
     return torch.cat(rows, dim=1)
-
-
-@lru_cache(maxsize=32)
-def _reach(time: float, eps: float) -> int:
-    r"""A number of steps so that less than ``eps`` of a node's heat gets further along a path; 256 if it is more.
-
-    On an infinite path, the share :math:`e^{-2 \lambda} I_k(2 \lambda)` gets ``k`` steps far, with the Bessel function
-    ``I``. From :math:`2 \lambda` steps on, each share is less than half of the one before, so the sum over all further
-    nodes on both sides is below four times the next share. The ends of a path at most double it.
-    """
-    steps = np.arange(int(2 * time) + 1, _MOST_DENSE)
-    enough = np.flatnonzero(8 * ive(steps + 1, 2 * time) <= eps)
-    return int(steps[enough[0]]) if enough.size else _MOST_DENSE
-
-
-class _LocalHeat(torch.autograd.Function):
-    """Product of a path's heat kernel with ``x [H, B, n, C]``, each row from the nodes within reach.
-
-    These nodes are a shorter path, whose kernel has the same rows. The derivative in time is the Laplacian of the
-    product, and the kernel is symmetric, so all derivatives exist.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(time: Tensor, x: Tensor, reach: int) -> Tensor:
-        num_nodes, size = x.size(2), _ROWS + 2 * reach
-        kernel, out = path_kernel(time, size).to(x.dtype), torch.empty_like(x)
-        for begin in range(0, num_nodes, _ROWS):
-            end = min(begin + _ROWS, num_nodes)
-            first = min(max(begin - reach, 0), num_nodes - size)
-            out[:, :, begin:end] = _times(kernel[:, begin - first : end - first], x[:, :, first : first + size])
-        return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0], output)
-        ctx.reach = inputs[2]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        time, out = ctx.saved_tensors
-        grad_time = None
-        if ctx.needs_input_grad[0]:  # <y, L x> is the sum over edges of the products of differences
-            by_head = -(grad.diff(dim=2) * out.diff(dim=2)).flatten(1).sum(1)
-            grad_time = by_head.sum_to_size(time.shape).to(time.dtype)
-        return grad_time, _LocalHeat.apply(time, grad, ctx.reach) if ctx.needs_input_grad[1] else None, None
 
 
 def _times(kernel: Tensor, x: Tensor) -> Tensor:
