@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch_geometric.data import Batch
 
 from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.testing import GRAPHS
@@ -53,15 +52,6 @@ def test_gated_sum_is_the_formula(edge_index, scaled):
     arguments = (*single[:4], edge_index.int(), single[4] if scaled else None)
     for mine, other in zip(results(gated_sum, arguments, single), wanted):
         torch.testing.assert_close(mine, other.float(), rtol=1e-4, atol=1e-5)
-
-
-def test_one_array_per_edge_is_kept():
-    batch = Batch.from_data_list([GRAPHS["star"]] * 8)
-    *given, _ = draw(batch.num_nodes, batch.num_edges)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.shape) or t, lambda t: t):
-        gated_sum(*given, batch.edge_index)
-    assert [shape for shape in kept if shape == (batch.num_edges, 3)] == [(batch.num_edges, 3)]
 
 
 def test_results_repeat_bit_for_bit_with_two_threads():
@@ -117,14 +107,3 @@ def test_compiled_code_is_one_graph(scaled):
     traced = torch.compile(gated_sum, backend="aot_eager", fullgraph=True)
     found, wanted = (results(function, arguments, inputs) for function in (traced, gated_sum))
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"), [("target", (1, 3)), ("source", (2, 3)), ("edge", (2, 3)), ("edge", (6, 1)), ("scale", (6,))]
-)
-def test_wrong_shapes_are_refused(name, shape):
-    arguments = {"target": torch.randn(4, 3), "source": torch.randn(4, 3), "value": torch.randn(4, 3)}
-    arguments |= {"edge": torch.randn(6, 3), "scale": torch.randn(6, 1), name: torch.randn(shape)}
-    edge_index = torch.randint(0, 4, (2, 6))
-    with pytest.raises(ValueError, match=rf"'{name}' must have shape"):
-        gated_sum(edge_index=edge_index, **arguments)
