@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import sys
 from argparse import Namespace
@@ -18,10 +16,9 @@ from scipy import stats
 from pyg_topomask.run.config.schema import LOWER_IS_BETTER
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.finished_run import FinishedRun, find_run
-from pyg_topomask.run.model.attentions import layers_text, mask_of
 from pyg_topomask.run.output.files import output_path, write_output
 from pyg_topomask.run.output.progress import standard_output
-from pyg_topomask.run.output.report import DEVIATION, PERCENT, format_metric, headline, rounded, titled_table
+from pyg_topomask.run.output.report import DEVIATION, PERCENT, format_metric, headline, titled_table
 from pyg_topomask.viz import plot_curves
 from pyg_topomask.viz.drawing import literal
 
@@ -84,11 +81,8 @@ def main(arguments: Namespace, rest: list[str]) -> int:
     out = None if arguments.out is None else output_path(arguments.out)
     runs, position = find_runs(arguments.runs, arguments.baseline)
     comparison = compare(runs, position)
-    if arguments.format == "text":
-        table = titled_table(comparison.title, columns(comparison), "\n".join(comparison.caption))
-        standard_output().print(table)
-    else:
-        print({"markdown": as_markdown, "csv": as_csv}[arguments.format](comparison))
+    table = titled_table(comparison.title, columns(comparison), "\n".join(comparison.caption))
+    standard_output().print(table)
     if out is not None:
         print(write_output(out, picture(runs, comparison)), file=sys.stderr)
     return 0
@@ -177,8 +171,6 @@ def _row(run: FinishedRun, name: str, baseline: FinishedRun, metric: str) -> Row
     peaks = {kind: [result[f"peak_{kind}"] for result in results] for kind in ("memory_mib", "cuda_mib")}
     return {
         "name": name,
-        "folder": str(run.folder),
-        "layers": layers_text(run.config.gt.layer_type, mask_of(run.config)),
         "seeds": len(values),
         "mean": float(values.mean()),
         "std": float(values.std()) if len(values) > 1 else None,
@@ -252,26 +244,6 @@ def _signed(metric: str, value: float) -> str:
     """A difference of two values of a metric, with its sign."""
     text = format_metric(metric, value).replace("-", "−")
     return text if text.startswith("−") else f"+{text}"
-
-
-def as_markdown(comparison: Comparison) -> str:
-    """The table in Markdown."""
-    cells = columns(comparison)
-    lines = [list(cells), ["---", *["---:"] * (len(cells) - 1)], *map(list, zip(*cells.values()))]
-    table = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
-    return "\n".join([comparison.title, "", *table, "", " ".join(comparison.caption)])
-
-
-def as_csv(comparison: Comparison) -> str:
-    """All values with 8 digits, not in percent; cells of values that do not exist are empty."""
-    text = io.StringIO()
-    common = {"metric": f"test_{comparison.metric}", "baseline": comparison.baseline}
-    rows = [row | common for row in comparison.rows]
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: rounded(value) if isinstance(value, float) else value for name, value in row.items()})
-    return text.getvalue().rstrip("\n")
 
 
 def picture(runs: Sequence[FinishedRun], comparison: Comparison) -> Figure:
