@@ -84,7 +84,6 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
             ("source DATASET|CONFIG", "name of a data set, such as ENZYMES, or a YAML file", {}),
             ("--attention NAME", "try only this one; may be repeated", {"action": "append", "default": []}),
             ("--seconds S", "time for the trial of an attention (default: 3)", {"type": float, "default": 3.0}),
-            ("--format", "default: text", {"choices": ("text", "json"), "default": "text"}),
         ],
     ),
     "compare": (
@@ -92,7 +91,6 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
         [
             ("runs RUN", "results folder, or folder of a seed", {"nargs": "+"}),
             ("--baseline RUN", "the run that the others are compared with (default: the first)", {}),
-            ("--format", "default: text", {"choices": ("text", "markdown", "csv"), "default": "text"}),
             ("--out FILE", "picture of the validation metric by training time", {}),
         ],
     ),

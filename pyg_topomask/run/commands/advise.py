@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +62,7 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     given = arguments.source, arguments.attention, arguments.seconds, overrides, arguments.modules
     with Display(error_output()) as display:
         found = advise(*given, display)
-    if arguments.format == "json":
-        named = [(one, one.prediction and one.prediction._asdict()) for one in found]
-        rows = [{"attention": one.candidate.name, **asdict(one), "prediction": costs} for one, costs in named]
-        print(json.dumps(rows, indent=2))
-    else:
-        standard_output().print(as_text(found))
+    standard_output().print(as_text(found))
     return 0
 
 
