@@ -1,20 +1,22 @@
 """The build option ``TOPOMASK_SHIP_NATIVE``: a wheel for one kind of machine that contains compiled C++ code.
 
-Its value is ``1``, or some names of libraries with commas in between. Everything else about the package is in
-``pyproject.toml``.
+Its value is ``1``, or some names of libraries with commas in between. The compiler of this machine builds for machines
+like it. If ``TOPOMASK_SHIP_FOR`` names a platform of ``sources.py``, the compiler of zig builds for that one, on any
+machine. Everything else about the package is in ``pyproject.toml``.
 """
 
 import importlib.util
 import os
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-SHIP = os.environ.get("TOPOMASK_SHIP_NATIVE", "0")
+SHIP, TAG = os.environ.get("TOPOMASK_SHIP_NATIVE", "0"), os.environ.get("TOPOMASK_SHIP_FOR")
 NATIVE = Path("pyg_topomask", "ops", "native")
 
 
@@ -33,13 +35,16 @@ class BuildWithLibraries(build_py):
             sources = load_sources()
             found = next(filter(shutil.which, sources.COMPILERS), "c++")
             compiler = shlex.split(os.environ.get("CXX", "")) or [found]
-            sources.ship(Path(self.build_lib, NATIVE, "shipped"), compiler, None if SHIP == "1" else SHIP.split(","))
+            if TAG:
+                compiler = [sys.executable, "-m", "ziglang", "c++"]
+            names = None if SHIP == "1" else SHIP.split(",")
+            sources.ship(Path(self.build_lib, NATIVE, "shipped"), compiler, names, TAG)
 
 
 class WheelForOneMachine(bdist_wheel):
     def get_tag(self):
         tag = super().get_tag()
-        return tag if SHIP == "0" else ("py3", "none", tag[2])  # the libraries use nothing of Python
+        return tag if SHIP == "0" else ("py3", "none", TAG or tag[2])  # the libraries use nothing of Python
 
 
 class PerhapsForOneMachine(Distribution):
@@ -47,4 +52,8 @@ class PerhapsForOneMachine(Distribution):
         return SHIP != "0"
 
 
-setup(cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": WheelForOneMachine}, distclass=PerhapsForOneMachine)
+setup(
+    cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": WheelForOneMachine},
+    distclass=PerhapsForOneMachine,
+    setup_requires=["ziglang==0.17.*"] if TAG and SHIP != "0" else [],
+)

@@ -1,4 +1,4 @@
-"""Checks an installed package from outside of the repository, for release.sh. Argument: a library that is shipped."""
+"""Checks an installed package from outside of the repository, for release.sh. Arguments: libraries that are shipped."""
 
 import importlib.metadata
 import os
@@ -20,7 +20,7 @@ assert importlib.metadata.version("pyg_topomask") == pyg_topomask.__version__
 assert (package / "py.typed").exists()
 assert all(sources.source(name).exists() for name in sources.LIBRARIES)
 
-for name in filter(None, sys.argv[1:]):  # the compiler must not be needed
+for name in sys.argv[1:]:  # the compiler must not be needed
     path, os.environ["PATH"] = os.environ["PATH"], ""
     library = loader.load(name)
     assert not isinstance(library, str), library

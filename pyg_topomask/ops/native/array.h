@@ -14,6 +14,13 @@
 
 #include "parallel.h"
 
+// Begins a function that Python calls. All others stay hidden (-fvisibility=hidden).
+#ifdef _WIN32
+#define EXPORTED extern "C" __declspec(dllexport)
+#else
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+#endif
+
 namespace {
 
 constexpr int64_t ANY = -1;  // a size that nothing is known of

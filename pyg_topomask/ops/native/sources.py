@@ -11,6 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -42,13 +44,26 @@ INSTRUCTIONS = {
 }
 """Compiler flags of each set of vector instructions."""
 
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi")
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wno-psabi")
+# They contain the C++ standard library, so that another machine needs no matching one, and no names for debuggers.
+SHIPPED_FLAGS = ("-shared", "-pthread", "-s", "-static-libstdc++", "-static-libgcc")
 COMPILERS = ("c++", "g++", "clang++")
 SHELL = "/bin/sh"
 SECONDS = 120
 """Processor time for one compilation, which takes three to ten seconds. A busy machine may take longer."""
 PATIENCE = 1800
 """Seconds after which a compiler counts as one that never ends, though it does nothing."""
+
+
+MACHINE = sys.platform, platform.machine()
+"""This system and kind of processor."""
+PLATFORMS = {
+    "manylinux_2_17_x86_64": ("linux", "x86_64", "x86_64-linux-gnu.2.17"),
+    "manylinux_2_17_aarch64": ("linux", "aarch64", "aarch64-linux-gnu.2.17"),
+    "macosx_11_0_arm64": ("darwin", "arm64", "aarch64-macos.11.0"),
+    "win_amd64": ("win32", "AMD64", "x86_64-windows-gnu"),
+}
+"""Platforms that wheels are built for: system and processor, as in `MACHINE`, and what the compiler of zig calls it."""
 
 
 class CompilerError(RuntimeError):
@@ -71,9 +86,8 @@ def source(name: str) -> Path:
 
 
 def entries(name: str) -> list[str]:
-    """The functions that Python calls: those below ``extern "C"``, whose bodies are indented."""
-    text = source(name).read_text(encoding="utf-8")
-    return re.findall(r"^\w+ (\w+)\(", text[text.index('extern "C"') :], re.MULTILINE)
+    """The functions that Python calls."""
+    return re.findall(r"^EXPORTED \w+ (\w+)\(", source(name).read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def flags(name: str, instructions: str) -> tuple[str, ...]:
@@ -81,17 +95,17 @@ def flags(name: str, instructions: str) -> tuple[str, ...]:
     return (*FLAGS, *LIBRARIES[name], *INSTRUCTIONS[instructions])
 
 
-def fingerprint(name: str, *made_by: str) -> str:
-    """Hash of a library's source, headers and flags, the machine, and what else ``made_by`` names."""
+def fingerprint(name: str, *made_by: str, machine: Sequence[str] = MACHINE) -> str:
+    """Hash of a library's source and headers, the machine, and what else ``made_by`` names, such as flags."""
     headers = sorted([*HERE.glob("*.h"), *(HERE / name).glob("*.h")])
     key = hashlib.sha256(b"".join(path.read_bytes() for path in (source(name), *headers)))
-    key.update("\0".join([sys.platform, platform.machine(), *made_by]).encode())
+    key.update("\0".join([*machine, *made_by]).encode())
     return key.hexdigest()[:24]
 
 
-def shipped_stem(name: str, instructions: str) -> str:
+def shipped_stem(name: str, instructions: str, machine: Sequence[str] = MACHINE) -> str:
     """Name of a shipped library without its size: it fits these sources and this kind of machine only."""
-    return f"{name}_{instructions}-{fingerprint(name, *flags(name, instructions))}"
+    return f"{name}_{instructions}-{fingerprint(name, *flags(name, instructions), machine=machine)}"
 
 
 def find_compiler(named: str | None) -> list[str]:
@@ -112,15 +126,16 @@ def find_compiler(named: str | None) -> list[str]:
     return [compiler, *flags]
 
 
-def compile(command: list[str], target: Path) -> None:
-    """Run a compiler that writes ``target``.
+def compile(command: list[str], target: Path, seconds: int | None = None) -> None:
+    """Run a compiler that writes ``target``, within so many seconds of processor time (`SECONDS` if :obj:`None`).
 
     Raises:
         CompilerError: If it does not.
     """
+    seconds = seconds or SECONDS
     limited = [*command, "-o", str(target)]
     if os.name == "posix":
-        limited = [SHELL, "-c", f'ulimit -S -t {SECONDS} 2>/dev/null; exec "$@"', "sh", *limited]
+        limited = [SHELL, "-c", f'ulimit -S -t {seconds} 2>/dev/null; exec "$@"', "sh", *limited]
     compiler = f"the C++ compiler {command[0]}"
     try:
         done = subprocess.run(limited, capture_output=True, timeout=PATIENCE, check=False)
@@ -130,7 +145,7 @@ def compile(command: list[str], target: Path) -> None:
         raise CompilerError(f"{compiler} did not finish within {PATIENCE} s") from None
     said = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode == -getattr(signal, "SIGXCPU", 0) or "CPU time limit exceeded" in said:
-        raise CompilerError(f"{compiler} did not finish within {SECONDS} s of processor time")
+        raise CompilerError(f"{compiler} did not finish within {seconds} s of processor time")
     if done.returncode != 0:
         first = next((line for line in said.splitlines() if "error" in line), said[:200])
         raise CompilerError(f"{compiler} failed with exit code {done.returncode}: {first or 'it says nothing'}")
@@ -138,30 +153,36 @@ def compile(command: list[str], target: Path) -> None:
         raise CompilerError(f"{compiler} says that all went well, but wrote no library")
 
 
-def ship(folder: Path, compiler: list[str], names: list[str] | None = None) -> list[Path]:
-    """Compile libraries for every set of instructions of this kind of machine.
+def ship(folder: Path, compiler: list[str], names: list[str] | None = None, tag: str | None = None) -> list[Path]:
+    """Compile libraries for every set of instructions of a kind of machine.
 
-    They contain the C++ standard library, so that another machine needs no matching one.
+    A library is compiled, then linked without flags for instructions, because a compiler that builds its standard
+    library would build it for each of them.
 
     Args:
         folder: Where the libraries are written.
         compiler: The compiler, and perhaps flags.
         names: The libraries; all if :obj:`None`.
+        tag: One of `PLATFORMS`, which zig compiles for; this kind of machine if :obj:`None`.
 
     Raises:
         CompilerError: If a library cannot be compiled.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    *machine, target = PLATFORMS[tag] if tag else (*MACHINE, "")
+    if tag:
+        compiler = [*compiler, "-target", target]
     made = []
-    sets = INSTRUCTIONS if platform.machine() in ("x86_64", "AMD64") else ["plain"]
+    sets = INSTRUCTIONS if machine[1] in ("x86_64", "AMD64") else ["plain"]
     for name in names or LIBRARIES:
         for one in sets:
-            stem = shipped_stem(name, one)
-            path = folder / f"{stem}.so"
-            static = ("-static-libstdc++", "-static-libgcc")
-            try:
-                compile([*compiler, *flags(name, one), *static, str(source(name))], path)
-            except CompilerError as error:
-                raise CompilerError(f"the library {name!r} cannot be compiled for {one!r}: {error}") from None
-            made.append(path.rename(path.with_name(f"{stem}-{path.stat().st_size}.so")))
+            with tempfile.TemporaryDirectory() as work:
+                compiled, library = Path(work, f"{name}.o"), Path(work, f"{name}.so")
+                try:
+                    compile([*compiler, *flags(name, one), "-c", str(source(name))], compiled)
+                    compile([*compiler, *SHIPPED_FLAGS, str(compiled)], library, PATIENCE)
+                except CompilerError as error:
+                    raise CompilerError(f"the library {name!r} cannot be compiled for {one!r}: {error}") from None
+                final = folder / f"{shipped_stem(name, one, machine)}-{library.stat().st_size}.so"
+                made.append(Path(shutil.copyfile(library, final)))
     return made

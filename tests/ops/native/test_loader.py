@@ -287,6 +287,21 @@ def test_a_shipped_library_needs_no_compiler(fresh, monkeypatch):
     assert "no C++ compiler" in loader.load("topk")
 
 
+@pytest.mark.parametrize("tag", sources.PLATFORMS)
+def test_libraries_for_another_platform(tmp_path, monkeypatch, tag):
+    script = f'echo "$@" >>"{tmp_path}/calls"; echo made >"$(out "$@")"'
+    compiler = use_compiler(tmp_path, monkeypatch, script)
+    made = sources.ship(tmp_path / "shipped", [str(compiler)], ["topk"], tag)
+    *machine, target = sources.PLATFORMS[tag]
+    sets = ["avx512", "avx2", "plain"] if tag in ("manylinux_2_17_x86_64", "win_amd64") else ["plain"]
+    assert [path.stem for path in made] == [f"{sources.shipped_stem('topk', one, machine)}-5" for one in sets]
+    compiled, linked = [(tmp_path / "calls").read_text().splitlines()[part::2] for part in (0, 1)]
+    assert all(call.startswith(f"-target {target} ") for call in compiled + linked)
+    assert not any("-mavx" in call for call in linked)  # one standard library of the compiler serves all
+    names = {sources.shipped_stem("topk", "plain", values[:2]) for values in sources.PLATFORMS.values()}
+    assert len(names) == len(sources.PLATFORMS)
+
+
 def test_a_library_that_cannot_be_shipped(tmp_path, monkeypatch):
     compiler = use_compiler(tmp_path, monkeypatch, "exit 3")
     with pytest.raises(RuntimeError, match=r"'topk' cannot be compiled for '.*': .* failed with exit code 3"):

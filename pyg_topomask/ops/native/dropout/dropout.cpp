@@ -57,14 +57,11 @@ struct Dropout {
 
 }  // namespace
 
-extern "C" {
-
 // Sets an entry of x to zero where `sign` is not positive, and otherwise with probability dropped / 2^16. Scales the
 // remaining entries, and adds `residual`.
-int64_t dropout(const int64_t* block) {
+EXPORTED int64_t dropout(const int64_t* block) {
     return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) {
         Dropout<decltype(zero)>(call).run(call.threads());
         return 0;
     });
-}
 }

@@ -128,10 +128,8 @@ void run(const Product<T>& c) {
 
 }  // namespace
 
-extern "C" {
-
 // The product, or, if there is a gradient, the gradient of x and perhaps that of the weight.
-int64_t forest_product(const int64_t* block) {
+EXPORTED int64_t forest_product(const int64_t* block) {
     return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) {
         run(Product<decltype(zero)>(call));
         return 0;
@@ -139,14 +137,14 @@ int64_t forest_product(const int64_t* block) {
 }
 
 // The numbers that a task keeps for each of its columns, for f of so many hops.
-int64_t forest_levels(const int64_t* block) {
+EXPORTED int64_t forest_levels(const int64_t* block) {
     return checked(block, 1, 1, [](const Call& call) {
         return Levels(call.dense<const int64_t>(0, {ANY}), call.size(0, 0), call.integer(0)).total;
     });
 }
 
 // Writes the nodes of a forest in preorder, and the position of the parent of each position.
-int64_t forest_preorder(const int64_t* block) {
+EXPORTED int64_t forest_preorder(const int64_t* block) {
     return checked(block, 3, 0, [](const Call& call) {
         const int64_t nodes = call.size(0, 0), *parent = call.dense<const int64_t>(0, {nodes});
         int64_t *order = call.dense<int64_t>(1, {nodes}), *above = call.dense<int64_t>(2, {nodes});
@@ -170,5 +168,4 @@ int64_t forest_preorder(const int64_t* block) {
         }
         return count == nodes ? 0 : -2;  // nodes of a cycle are never reached
     });
-}
 }

@@ -71,10 +71,8 @@ class Search {
 
 }  // namespace
 
-extern "C" {
-
 // Counts the pairs of each start or, if there is room for them, writes them from `first` of each start on.
-int64_t hop_pairs(const int64_t* block) {
+EXPORTED int64_t hop_pairs(const int64_t* block) {
     return checked(block, 7, 2, [](const Call& call) {
         const int64_t nodes = call.size(0, 0) - 1, edges = call.size(1, 0);
         const Graph graph{call.dense<int64_t>(0, {nodes + 1}), call.dense<int64_t>(1, {edges}),
@@ -100,5 +98,4 @@ int64_t hop_pairs(const int64_t* block) {
         });
         return 0;
     });
-}
 }

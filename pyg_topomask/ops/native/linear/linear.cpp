@@ -192,14 +192,11 @@ class LinearMeans {
 
 }  // namespace
 
-extern "C" {
-
 // The means and their sizes, or, if there is a gradient, the gradients of those inputs that have room for one.
-int64_t linear_means(const int64_t* block) {
+EXPORTED int64_t linear_means(const int64_t* block) {
     return for_dtype(block, ARRAYS, 0, Q, [](const Call& call, auto zero) {
         LinearMeans<decltype(zero)> means(call);
         call.has(GRAD) ? means.backward() : means.forward();
         return 0;
     });
-}
 }

@@ -220,13 +220,10 @@ inline void run(const Problem<double>& c) { Run<double, 0, 0>{c}; }
 
 }  // namespace
 
-extern "C" {
-
 // The outputs and denominators, or, if there is a gradient, the gradients of those inputs that have room for one.
-int64_t pair_means(const int64_t* block) {
+EXPORTED int64_t pair_means(const int64_t* block) {
     return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) {
         run(Problem<decltype(zero)>(call));
         return 0;
     });
-}
 }

@@ -249,14 +249,11 @@ class Primal {
 
 }  // namespace
 
-extern "C" {
-
 // The result, or, if there is a gradient, the gradients of those inputs that have room for one.
-int64_t primal_map(const int64_t* block) {
+EXPORTED int64_t primal_map(const int64_t* block) {
     return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) {
         Primal<decltype(zero)> primal(call);
         call.has(GRAD_OUT) ? primal.backward() : primal.forward();
         return 0;
     });
-}
 }

@@ -161,15 +161,12 @@ class Product {
 
 }  // namespace
 
-extern "C" {
-
 // Without a place for the result, writes the places of each row; else the result. -3 if there are too many entries.
-int64_t sparse_product(const int64_t* block) {
+EXPORTED int64_t sparse_product(const int64_t* block) {
     return for_dtype(block, ARRAYS, 1, LEFT + 2, [](const Call& call, auto zero) {
         const Factors<decltype(zero)> factors{call};
         if (factors.rowptr) return Product(factors).fill() > INT32_MAX ? -3 : 0;
         count(factors);
         return 0;
     });
-}
 }

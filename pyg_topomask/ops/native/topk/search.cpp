@@ -170,12 +170,9 @@ void search(const Call& call) {
 
 }  // namespace
 
-extern "C" {
-
-int64_t topk_search(const int64_t* block) {
+EXPORTED int64_t topk_search(const int64_t* block) {
     return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) {
         search<decltype(zero)>(call);
         return 0;
     });
-}
 }

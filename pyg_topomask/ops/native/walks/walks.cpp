@@ -7,10 +7,8 @@
 #include "pair_table.h"
 #include "tables.h"
 
-extern "C" {
-
 // -3 if a walk has nodes or lengths that do not exist.
-int64_t pair_table(const int64_t* block) {
+EXPORTED int64_t pair_table(const int64_t* block) {
     return for_dtype(block, PAIR_ARRAYS, 1, LEFT + 3, [](const Call& call, auto zero) {
         const PairCall<decltype(zero)> c{call};
         if (!within(c.left, c.nodes, c.lengths) || !within(c.right, c.nodes, c.lengths)) return -3;
@@ -20,20 +18,20 @@ int64_t pair_table(const int64_t* block) {
     });
 }
 
-int64_t walk_features(const int64_t* block) {
+EXPORTED int64_t walk_features(const int64_t* block) {
     return for_dtype(block, FEATURE_ARRAYS, 1, VISITS + 3, [](const Call& call, auto zero) {
         return walk_features<decltype(zero)>(call);
     });
 }
 
-int64_t walk_graph(const int64_t* block) {
+EXPORTED int64_t walk_graph(const int64_t* block) {
     return for_dtype(block, EDGE_ARRAYS, EDGE_NUMBERS, MADE_FACTOR, [](const Call& call, auto zero) {
         return walk_graph<decltype(zero)>(call);
     });
 }
 
 // Makes tables, which `write_walks` copies and `release_walks` deletes, and counts the entries of each.
-int64_t walk_tables(const int64_t* block) {
+EXPORTED int64_t walk_tables(const int64_t* block) {
     return for_dtype(block, WALK_ARRAYS, WALK_NUMBERS, FACTOR, [](const Call& call, auto zero) {
         const WalkCall<decltype(zero)> c(call);
         int64_t *totals = call.dense<int64_t>(TOTALS, {c.tables}), *address = call.dense<int64_t>(MADE, {1});
@@ -45,7 +43,7 @@ int64_t walk_tables(const int64_t* block) {
 }
 
 // Writes one of the tables that were made: index, length, load, count and, if wanted, the products of blocks.
-int64_t write_walks(const int64_t* block) {
+EXPORTED int64_t write_walks(const int64_t* block) {
     return for_dtype(block, 5, 2, 2, [](const Call& call, auto zero) {
         using T = decltype(zero);
         const int64_t total = call.size(1, 0);
@@ -57,10 +55,9 @@ int64_t write_walks(const int64_t* block) {
     });
 }
 
-int64_t release_walks(const int64_t* block) {
+EXPORTED int64_t release_walks(const int64_t* block) {
     return for_dtype(block, 1, 1, 0, [](const Call& call, auto zero) {
         delete reinterpret_cast<WalkTables<decltype(zero)>*>(call.integer(0));
         return 0;
     });
-}
 }
