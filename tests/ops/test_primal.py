@@ -1,4 +1,4 @@
-"""The map of Primphormer's queries and keys, compiled and in plain torch, against the formula, with all gradients."""
+"""The map of Primphormer's queries and keys against the formula, with all gradients."""
 
 import pytest
 import torch
@@ -9,17 +9,9 @@ from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.primal import primal_map
 from tests.ops.compare import with_gradients
 
-compiled = pytest.mark.skipif(loader.missing("primal"), reason="needs a C++ compiler")
-
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 SIZES = [(0, 1, 3, 2), (1, 1, 1, 1), (5, 2, 3, 4), (63, 3, 8, 7), (64, 1, 24, 30), (65, 2, 17, 15)]
 """Nodes, heads, width of a head, rank; around the sizes of vectors, tiles and tasks."""
-
-
-@pytest.fixture(params=[pytest.param("compiled", marks=compiled), "torch"])
-def engine(request, monkeypatch):
-    if request.param == "torch":
-        monkeypatch.setenv("TOPOMASK_NATIVE", "0")
 
 
 def draw(num_nodes, heads, width, rank, dtype=torch.float64):
@@ -53,14 +45,12 @@ def results(function, inputs):
     return with_gradients(function(*inputs), inputs)
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("sizes", SIZES)
 def test_is_the_formula(sizes):
     inputs = draw(*sizes)
     torch.testing.assert_close(results(primal_map, inputs), results(primal_map_reference, inputs), **EXACT)
 
 
-@pytest.mark.usefixtures("engine")
 def test_dropout_of_scores_is_that_of_the_array_of_scores():
     inputs, dropped = draw(5, 2, 3, 4), 20_000
     torch.manual_seed(3)
@@ -76,7 +66,6 @@ def test_dropout_of_scores_is_that_of_the_array_of_scores():
     )
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_query_without_a_direction():
     inputs = draw(4, 1, 3, 2)
     with torch.no_grad():
@@ -89,7 +78,7 @@ def test_a_query_without_a_direction():
     assert (grads[0][1, 1] != 0).any()
 
 
-@compiled
+@pytest.mark.skipif(bool(loader.missing("primal")), reason="needs a C++ compiler")
 def test_only_inputs_are_kept():
     inputs, kept = draw(500, 2, 24, 30), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):

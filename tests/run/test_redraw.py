@@ -129,38 +129,14 @@ def test_walks_follow_the_attention_of_the_weights_that_are_trained_and_evaluate
         ),
         ("topomask.transition=attention topomask.redraw=1", r"topomask\.transition: is given, but GIN\+GRF has no use"),
         ("topomask.redraw=epoch", r"topomask\.redraw: "),
+        (
+            "dataset.format=PyG-Planetoid dataset.name=Cora dataset.task=node train.sampler=random_partition "
+            "gt.layer_type=GCN+GKAT topomask.redraw=1 topomask.transition=attention",
+            "only walks on whole graphs that are redrawn can follow the attention",
+        ),
         ("topomask.redraw=true", r"topomask\.redraw: must not be true or false"),
     ],
 )
 def test_contradictions_are_told_ahead(short, overrides, message):
     with pytest.raises(ConfigError, match=message):
         check_config(short, overrides.split())
-
-
-def test_an_attention_without_walks_has_nothing_to_redraw(short):
-    del short["topomask"]
-    short["topomask"] = {"redraw": 1}
-    short["gt"]["layer_type"] = "GIN+Linear"
-    with pytest.raises(ConfigError, match=r"topomask\.redraw: is given, but GIN\+Linear has no use for it"):
-        check_config(short)
-
-
-def test_parts_of_a_graph_have_walks_of_their_own():
-    source = {
-        "dataset": {"format": "PyG-Planetoid", "name": "Cora", "task": "node"},
-        "train": {"sampler": "random_partition"},
-        "gt": {"layer_type": "GCN+GKAT"},
-    }
-    check_config(source, ["topomask.redraw=1"])
-    with pytest.raises(ConfigError, match="only walks on whole graphs that are redrawn can follow the attention"):
-        check_config(source, ["topomask.redraw=1", "topomask.transition=attention"])
-
-
-def test_blocks_are_a_path(tiny, tmp_path):
-    losses = [
-        run_config(tiny, tmp_path / path, overrides=[f"topomask.path={path}", "optim.max_epoch=2"])["metrics"][
-            "val_loss"
-        ]
-        for path in ("blocks", "pairwise")
-    ]
-    assert losses[0]["mean"] == pytest.approx(losses[1]["mean"], rel=1e-4)
