@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from pyg_topomask.nn import HopMask
 from pyg_topomask.operators import HopOperator
 from pyg_topomask.ops.hops import hop_pairs
-from pyg_topomask.testing import OperatorCase
+from pyg_topomask.testing import GRAPHS, OperatorCase
+from pyg_topomask.transforms import AddHops
 
 
 def distances(data):
@@ -49,3 +51,14 @@ class TestHopOperatorPerHead(TestHopOperator):
 def test_tables_that_do_not_fit(index, length, message):
     with pytest.raises(ValueError, match=message):
         HopOperator(torch.tensor(index), torch.tensor(length), torch.ones(4), 3)
+
+
+@pytest.mark.parametrize("positive", [True, False])
+def test_a_mask_starts_at_the_inverse_of_the_number_of_nodes_on_the_way(positive):
+    data, mask = AddHops(2)(GRAPHS["path"].clone()), HopMask(2, 2, positive).double()
+    hops = distances(data).expand(2, -1, -1)
+    start = torch.where(hops <= 2, 1 / (1 + hops), 0)
+    torch.testing.assert_close(mask(data).to_dense(), start, rtol=1e-6, atol=0)
+    mask.values.data.neg_()
+    turned = torch.where(hops <= 2, 1 + hops, 0) if positive else -start
+    torch.testing.assert_close(mask(data).to_dense(), turned, rtol=1e-6, atol=0)

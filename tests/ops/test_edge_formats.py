@@ -21,7 +21,7 @@ from pyg_topomask.nn import (
 )
 from pyg_topomask.ops import sample_walks
 from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddRandomWalks, that_add
+from pyg_topomask.transforms import that_add
 
 DATA = GRAPHS["one_way"]  # a missed transpose shows on a directed graph
 WEIGHT = torch.tensor([0.5, 1.5, 2.0, 0.25, 1.0])
@@ -54,18 +54,6 @@ def test_walks_read_the_transposed_adjacency(kind, weight):
 def test_weights_given_twice_are_refused(kind):
     with pytest.raises(TypeError, match="already holds values"):
         sample_walks(transposed(kind, WEIGHT), 5, num_walks=1, max_length=1, edge_weight=WEIGHT)
-
-
-@pytest.mark.parametrize("attr", [None, "edge_weight"])
-def test_transform_after_to_sparse_tensor(attr):
-    data = Data(x=torch.randn(5, 4), edge_index=DATA.edge_index, num_nodes=5)
-    if attr is not None:
-        data.edge_weight = WEIGHT
-    plain = AddRandomWalks(seed=0)(data.clone())
-    stored = AddRandomWalks(seed=0)(ToSparseTensor(attr=attr)(data.clone()))
-    assert "edge_index" not in stored
-    for name in ("walk_index", "walk_length", "walk_load", "walk_key_index", "walk_key_load"):
-        assert torch.equal(stored[name], plain[name])
 
 
 MODULES = {

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.nn import GKATAttention, GPSModel, GRFAttention, MaskedAttention
-from pyg_topomask.operators import SparseFactorOperator
+from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.walks import product as pairs
 from pyg_topomask.testing import GRAPHS
@@ -93,23 +92,6 @@ def test_batches_are_freed(path):
     del batch, parts
     gc.collect()
     assert all(tensor() is None for tensor in tensors)
-
-
-@pytest.mark.parametrize("kernel", ["softmax_rf", "softmax"])
-def test_dense_blocks_of_a_constant_mask_are_built_once_for_all_layers_and_steps(monkeypatch, kernel):
-    built = []
-    original = SparseFactorOperator._make_blocks
-    monkeypatch.setattr(
-        SparseFactorOperator, "_make_blocks", lambda self, layout: (built.append(None), original(self, layout))[1]
-    )
-    walks = AddRandomWalks(4, 4, 0.0, independent=False, seed=0)
-    data = Batch.from_data_list([walks(GRAPHS[name].clone()) for name in ("star", "path")])
-    layers = [GKATAttention(8, heads=2, kernel=kernel, path="blocks") for _ in range(4)]
-    for _ in range(3):
-        x = torch.randn(data.num_nodes, 8)
-        for layer in layers:
-            x = layer(x, None, data)
-    assert len(built) == 1
 
 
 def test_graph_structures_are_built_once_for_all_layers(monkeypatch):

@@ -47,14 +47,3 @@ def test_bad_graphs_are_refused(build):
     data.edge_attr = torch.rand(8, 2)
     with pytest.raises(ValueError, match=r"'edge_attr' must have shape \[8, 3\].*got \[8, 2\]"):
         build(edge_dim=3)(x, None, data)
-
-
-@pytest.mark.sparse
-def test_sparse_tensor_in_place_of_edges(build):
-    torch_sparse = pytest.importorskip("torch_sparse")
-    attn, data, x = build(), GRAPHS["one_way"].clone(), torch.randn(5, 8)
-    wanted = attn(x, None, data)
-    row, col = data.edge_index
-    data.adj_t = torch_sparse.SparseTensor(row=col, col=row, sparse_sizes=(5, 5))
-    del data.edge_index
-    torch.testing.assert_close(attn(x, None, data), wanted)

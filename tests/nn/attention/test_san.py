@@ -1,17 +1,6 @@
 import pytest
-import torch
-from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import FullAttention, GPSStack, SANAttention
-from pyg_topomask.testing import GRAPHS
-from tests.nn.attention.references import san as definition
-
-
-def test_edges_that_are_there_twice_one_way_or_from_a_node_to_itself():
-    attn, x = SANAttention(8, heads=2, gamma=0.2).double(), torch.randn(5, 8, dtype=torch.float64)
-    odd = Data(edge_index=torch.tensor([[0, 0, 1, 2, 2, 3], [1, 1, 0, 2, 2, 1]]), num_nodes=5)
-    batch = Batch.from_data_list([odd])
-    torch.testing.assert_close(attn(x, batch.batch, batch), definition(attn, x, batch, None))
 
 
 def test_layers_of_a_stack_share_what_stands_for_absent_edges():
@@ -31,8 +20,3 @@ def test_layers_of_a_stack_share_what_stands_for_absent_edges():
 def test_a_bad_gamma_is_refused(gamma):
     with pytest.raises(ValueError, match=rf"'gamma' must be a positive number \(got {gamma}\)"):
         SANAttention(8, gamma=gamma)
-
-
-def test_an_edge_between_graphs_is_refused():
-    with pytest.raises(ValueError, match="joins nodes 0 and 4 of different graphs"):
-        SANAttention(8)(torch.randn(5, 8), torch.tensor([0, 0, 0, 0, 1]), GRAPHS["star"])

@@ -5,7 +5,7 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GRFMask, HeadMasks, HopMask, MaskedAttention, MixtureMask, parameter_groups
-from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator
+from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator, SparseOperator
 from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention.masked import (
     masked_additive_attention_reference,
@@ -68,11 +68,20 @@ def test_additive_attention_under_masks_for_groups_of_heads():
     torch.testing.assert_close(masked_additive_attention(*given, mask), wanted)
 
 
+class OneEdge(torch.nn.Module):
+    """A user's mask, which has nothing to initialise, and rows without entries."""
+
+    def forward(self, graph):
+        return SparseOperator(torch.tensor([[0], [1]]), torch.tensor([3.0]), graph.num_nodes)
+
+
 def test_weights_are_shares_of_a_row_at_the_start():
     mask = MixtureMask([None, HopMask(1, 3)])
     graph = batch_for(mask)
     sums = [operator @ torch.ones(graph.num_nodes, 1) for operator in mask(graph).operators]
     torch.testing.assert_close(torch.cat(sums, 1), torch.ones(graph.num_nodes, 2))
+    edge, _ = MixtureMask([OneEdge(), None])(graph).operators
+    assert (edge @ torch.ones(graph.num_nodes, 1)).flatten().tolist() == [1.0] + [0.0] * (graph.num_nodes - 1)
 
 
 def test_a_graph_alone_and_bit_for_bit():
@@ -96,7 +105,6 @@ def test_the_attention_builds_mixtures_and_groups_of_heads():
         divided.mask.masks[1].values.add_(1.0)
     divided.mask.reset_parameters()
     assert all(torch.equal(before[name], value) for name, value in divided.mask.state_dict().items())
-    MixtureMask([torch.nn.Identity(), HopMask()])  # a user's mask may have nothing to initialise
 
 
 @pytest.mark.parametrize(

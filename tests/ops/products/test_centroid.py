@@ -30,8 +30,3 @@ def test_gradients(parent):
     x, values = (torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((len(parent), 2, 1), (2, 4)))
     assert torch.autograd.gradcheck(lambda v, x: distance_product(plan, v, x), (values, x))
     assert torch.autograd.gradgradcheck(lambda v, x: distance_product(plan, v, x), (values, x))
-
-
-def test_empty_forest():
-    x = torch.ones(0, 1, 2)
-    assert distance_product(centroid_plan(torch.zeros(0, dtype=torch.long)), torch.ones(1, 3), x).shape == (0, 1, 2)

@@ -76,15 +76,6 @@ def test_columns_of_a_task_change_no_number(kind, monkeypatch):
         torch.testing.assert_close(other, found[-1], **TOL)
 
 
-@each_code
-def test_trees_do_not_mix():
-    parent, x, weight, values = parents("forest", 60), rows(120, 1, 4), torch.rand(60, 1).double(), rows(1, 4)
-    both = torch.cat([parent, torch.where(parent < 0, -1, parent + 60)])
-    spoilt = torch.cat([x[:60], torch.full_like(x[60:], torch.nan)])
-    for product, given in ((path_product, torch.cat([weight, weight])), (hop_product, values)):
-        assert torch.equal(product(both, x, given)[:60], product(both, spoilt, given)[:60])
-
-
 @compiled
 @pytest.mark.parametrize(("value", "message"), [(10**6, "contains node 1000000"), (4, "contains node 4"), (2, "cycle")])
 def test_parents_that_changed_after_the_check_are_refused(value, message):
