@@ -110,7 +110,7 @@ def save_graph(folder: str | Path, data: Data) -> DiskGraph:
     num_nodes = int(data.num_nodes or 0)
     row, col = data.edge_index
     order = (row * num_nodes + col).argsort(stable=True)
-    arrays = {"indptr": (_pointers(row, num_nodes), "graph"), "index": (_narrow(col[order], num_nodes), "graph")}
+    arrays = {"indptr": (pointers(row, num_nodes), "graph"), "index": (_narrow(col[order], num_nodes), "graph")}
     for name, value in data.to_dict().items():
         if isinstance(value, Tensor) and name != "edge_index":
             if data.is_node_attr(name):
@@ -149,12 +149,12 @@ def save_edges(
         buckets = _Buckets(temporary, num_nodes)
         for block in blocks:
             buckets.add(torch.cat([block, block.flip(0)], 1) if undirected else block)
-        with (temporary / "indptr.bin").open("wb") as pointers, (temporary / "index.bin").open("wb") as index:
-            pointers.write(np.zeros(1, np.int64).tobytes())
+        with (temporary / "indptr.bin").open("wb") as begins, (temporary / "index.bin").open("wb") as index:
+            begins.write(np.zeros(1, np.int64).tobytes())
             num_edges = 0
             for first, stop, key in buckets.sorted():
                 row, col = key // num_nodes - first, key % num_nodes
-                pointers.write((num_edges + _pointers(row, stop - first)[1:]).numpy().tobytes())
+                begins.write((num_edges + pointers(row, stop - first)[1:]).numpy().tobytes())
                 index.write(_narrow(col, num_nodes).numpy().tobytes())
                 num_edges += key.numel()
         index_dtype = "int32" if num_nodes < 2**31 else "int64"
@@ -243,7 +243,7 @@ class _Buckets:
             yield first, stop, key.unique()
 
 
-def _pointers(row: Tensor, num_rows: int) -> Tensor:
+def pointers(row: Tensor, num_rows: int) -> Tensor:
     """Where each row begins in a list of edges that is sorted by rows, ``[num_rows + 1]``."""
     return torch.cat([torch.zeros(1, dtype=torch.int64), row.bincount(minlength=num_rows).cumsum(0)])
 

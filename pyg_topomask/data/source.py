@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore
 
-from pyg_topomask.data.disk import DiskGraph
+from pyg_topomask.data.disk import DiskGraph, pointers
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 
 Graph: TypeAlias = Data | DiskGraph | tuple[FeatureStore, GraphStore]
+
+
+def mapped(graph: DiskGraph) -> Data:
+    """The arrays of nodes of a graph on disk as a `Data`, which has the graph as ``disk`` in place of edges."""
+    return Data(num_nodes=graph.num_nodes, disk=graph, **{name: graph.arrays[name] for name in graph.of_nodes})
 
 
 class GraphSource:
@@ -22,7 +27,8 @@ class GraphSource:
     where they are.
 
     Args:
-        graph: A `Data`, a `DiskGraph`, or a pair of PyG's stores with one type of nodes and of edges.
+        graph: A `Data`, also one of `mapped`; a `DiskGraph`; or a pair of PyG's stores with one type of nodes and of
+            edges.
 
     Attributes:
         indptr, index: The neighbours of node ``i`` over its edges ``i → j`` are ``index[indptr[i] : indptr[i + 1]]``.
@@ -32,19 +38,23 @@ class GraphSource:
     """
 
     def __init__(self, graph: Graph) -> None:
+        if isinstance(graph, Data) and "disk" in graph:
+            graph = (graph, graph.disk)
         pair = graph if isinstance(graph, tuple) else (graph, graph)
         if len(pair) != 2 or not isinstance(pair[0], FeatureStore) or not isinstance(pair[1], GraphStore):
             raise TypeError(f"a graph must be a Data, a DiskGraph, or (feature store, graph store) (got {type(graph)})")
         self.graph, self.features = graph, pair[0]
         if len(pair[1].get_all_edge_attrs()) != 1:
             raise TypeError(f"the graph must have one type of edges (got {len(pair[1].get_all_edge_attrs())})")
+        if isinstance(graph, Data) and "edge_index" in graph:  # PyG would leave the order of a row to its sort
+            (row, col), size = graph.edge_index, int(graph.num_nodes or 0)
+            self._order = (row * size + col).argsort(stable=True)
+            self.indptr, self.index = pointers(row, size), col[self._order]
+            return
         rows: Any = pair[1].csr()
         if isinstance(rows[0], dict):  # by the type of the edges
             rows = (next(iter(part.values()), None) for part in rows)
         self.indptr, self.index, self._order = rows
-        if isinstance(graph, Data):  # nodes without edges at the end have no pointer
-            missing = int(graph.num_nodes or 0) + 1 - self.indptr.numel()
-            self.indptr = torch.cat([self.indptr, self.indptr[-1:].expand(max(0, missing))])
 
     @property
     def num_nodes(self) -> int:
@@ -119,5 +129,5 @@ class GraphSource:
     def of(self, graph: Data) -> GraphSource:
         """The same edges, with the attributes of another `Data`."""
         found = copy.copy(self)
-        found.graph = found.features = graph
+        found.graph, found.features = (graph, graph.disk) if "disk" in graph else graph, graph
         return found

@@ -10,6 +10,7 @@ from pathlib import Path
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import dataset_problems, load_dataset
 from pyg_topomask.run.data.loaders import served_features
+from pyg_topomask.run.data.parts import disk_problems, is_on_disk
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.attentions import layers_text, mask_of
 from pyg_topomask.run.model.sampling import build_sampling_transforms
@@ -21,6 +22,8 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     """Run the command."""
     parsed = load(arguments.config, overrides)
     parsed.refuse(dataset_problems(parsed.config.dataset))
+    if is_on_disk(parsed.config.dataset):
+        parsed.refuse(disk_problems(parsed.config))
     config, shards, folder = parsed.config, arguments.shards, Path(arguments.out).expanduser()
     steps = build_sampling_transforms(config, config.seed)
     walks = next((step for step in steps if isinstance(step, AddRandomWalks)), None)
@@ -35,7 +38,7 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
         raise RunError(f"--shards must be between 1 and the number of nodes, {graph.num_nodes} (got {shards})")
     settings = {"dataset": config.dataset.model_dump(mode="json"), "walks": repr(walks), "shards": shards}
     try:
-        prepare(folder, graph, walks, settings)
+        prepare(folder, graph.disk if "disk" in graph else graph, walks, settings)
     except ValueError as error:
         raise RunError(str(error)) from None
     made = write_shards(folder, shards, arguments.engine, arguments.workers or os.cpu_count() or 1)

@@ -198,10 +198,11 @@ def read_features(
     """
     features, task = input_features(config), dataset.task
     graphs = [_checked(features(graph), task) for graph in dataset.graphs]
+    fits = fitted_features(config)
     parts: tuple[Any, Any, Any]
     if dataset.is_one_graph:
         parts = node_masks(config.dataset, graphs[0], seed)
-        training = [Data(x=graphs[0].x[parts[0]], edge_attr=graphs[0].get("edge_attr"))]
+        training = [Data(x=graphs[0].x[parts[0]], edge_attr=graphs[0].get("edge_attr"))] if fits else []
     else:
         by_class = "stratified" in config.dataset.split_mode and task.level == "graph"
         labels = torch.cat([task.target(graph) for graph in graphs]).long() if by_class else None
@@ -209,7 +210,7 @@ def read_features(
         parts = (train.tolist(), val.tolist(), test.tolist())
         training = [graphs[i] for i in parts[0]]
     fitted: list[Mapping[str, Any]] = []
-    for cls in fitted_features(config):
+    for cls in fits:
         step = cls.fit(training)
         fitted.append(step.constants)
         graphs = [step(graph) for graph in graphs]
@@ -224,6 +225,9 @@ def served_features(config: Config, dataset: LoadedDataset, number: int) -> Data
 
 
 def _checked(data: Data, task: Task) -> Data:
+    """The graph, if its targets fit the task and its features are finite; one on disk is not read here."""
+    if "disk" in data:
+        return data
     check_targets(task, data)
     if data.x.is_floating_point() and not torch.isfinite(data.x).all():
         raise RunError("dataset: the node features contain NaN or infinite values")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,14 +15,25 @@ from torch_geometric.transforms import BaseTransform, Compose
 from torch_geometric.utils import to_undirected
 
 from pyg_topomask.data import GraphSource, partition
+from pyg_topomask.data.disk import HEADER
 from pyg_topomask.loader import GraphParts, PartSampler, WalkNeighborhoods, set_epoch, single, split
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats import is_one_graph
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.model.encoders import encodings_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_ON_DISK = ("random_partition", "cluster", "walks")
+_WITHOUT_THE_WHOLE = {
+    **dict.fromkeys(("dataset.to_undirected", "dataset.edge_encoder", "dataset.normalize"), False),
+    **dict.fromkeys(("prep.add_self_loops", "topomask.normalize_features"), False),
+    **{"topomask.transition": "uniform", "dataset.split_mode": "standard"},
+}
 
 
 def graph_parts(config: Config, graph: Data, seed: int, transforms: Sequence[BaseTransform]) -> GraphParts:
@@ -34,18 +46,22 @@ def graph_parts(config: Config, graph: Data, seed: int, transforms: Sequence[Bas
     if train.sampler == "neighbor":
         return Neighborhoods(graph, share_of(train.batch_size), train.neighbor_sizes, seed, transform)
     if train.sampler == "walks":
-        return RootedNeighborhoods(graph, share_of(train.batch_size), train.max_nodes, seed, transform)
+        share_of(train.batch_size)
+        return RootedNeighborhoods(graph, train.batch_size, train.max_nodes, seed, transform)
     if train.num_parts > int(graph.num_nodes or 0):
         raise RunError(f"train.num_parts: the graph has {graph.num_nodes} nodes (got {train.num_parts})")
     if train.sampler == "random_partition":
         return GraphParts(graph, train.num_parts, seed, transform)
     fixed = clusters(graph, train.num_parts)
-    return GraphParts(graph, len(fixed), seed, transform, fixed)
+    return GraphParts(graph, min(train.num_parts, len(fixed)), seed, transform, fixed)
 
 
 def training_loader(config: Config, parts: GraphParts, common: dict[str, Any]) -> DataLoader:
     """A loader of parts that are drawn in each epoch."""
-    order = PartSampler(len(parts), parts.seed, rank(), world_size(), config.train.shuffle)
+    shared = (rank(), world_size())
+    if isinstance(parts, RootedNeighborhoods):  # all processes have all batches, and each has its share of the nodes
+        parts, shared = parts.shared(*shared), (0, 1)
+    order = PartSampler(len(parts), parts.seed, *shared, config.train.shuffle)
     return DataLoader(parts, sampler=order, batch_size=1, collate_fn=single, **common)
 
 
@@ -142,6 +158,8 @@ class Neighborhoods(GraphParts):
 class RootedNeighborhoods(WalkNeighborhoods):
     """Neighbourhoods of walks of the counted nodes, whose ``counted`` marks only their roots."""
 
+    share = (0, 1)
+
     def __init__(
         self, graph: Data, batch_size: int, max_nodes: int, seed: int, transform: BaseTransform | None = None
     ) -> None:
@@ -152,6 +170,16 @@ class RootedNeighborhoods(WalkNeighborhoods):
         parts.targets = graph.counted.nonzero().view(-1)
         return parts
 
+    def shared(self, rank: int, num_processes: int) -> Self:
+        """The share of one of several processes: every so many target nodes of each batch, at least one."""
+        parts = copy.copy(self)
+        parts.share = (rank, num_processes)
+        return parts
+
+    def dealt(self, epoch: int, part: int) -> Tensor:
+        targets, (first, step) = super().dealt(epoch, part), self.share
+        return targets[first % targets.numel() :: step]
+
     def cut(self, epoch: int, part: int) -> Data:
         data = super().cut(epoch, part)
         data.counted = torch.zeros(int(data.num_nodes), dtype=torch.bool).index_fill(0, data.root, True)
@@ -159,7 +187,18 @@ class RootedNeighborhoods(WalkNeighborhoods):
 
 
 def clusters(graph: Data, num_parts: int) -> list[Tensor]:
-    """Nodes of each part of a partition with few edges between parts, without empty parts."""
+    """Nodes of each part of a partition with few edges between parts, without empty parts.
+
+    Those of a graph on disk are in its array ``part``.
+
+    Raises:
+        RunError: If a graph on disk has none.
+    """
+    if "disk" in graph:
+        if "part" not in graph:
+            folder = graph.disk.folder
+            raise RunError(f"train.sampler: {folder} has no parts; topomask partition makes a folder with them")
+        return split(graph.part.long())
     num_nodes = int(graph.num_nodes)
     both_ways = to_undirected(graph.edge_index, num_nodes=num_nodes)
     return split(partition(GraphSource(Data(edge_index=both_ways, num_nodes=num_nodes)), num_parts))
@@ -171,3 +210,22 @@ def sampler_problems(config: Config) -> Iterator[tuple[str, str]]:
     if config.train.sampler != "full_batch" and not is_one_graph(data):
         message = f"{config.train.sampler} takes parts of one large graph, which {data.format} {data.name} is not"
         yield "train.sampler", message
+    if is_on_disk(data):
+        for key in ("train.sampler", "val.sampler"):
+            if config.value(key) not in _ON_DISK:
+                yield key, f"a graph on disk is read in parts: {', '.join(_ON_DISK)} (got {config.value(key)})"
+        yield from disk_problems(config)
+
+
+def is_on_disk(data: DatasetConfig) -> bool:
+    """Whether the data set is a graph on disk, as `pyg_topomask.data.save_graph` makes it."""
+    return data.format == "Files" and data.dir is not None and (Path(data.dir).expanduser() / HEADER).is_file()
+
+
+def disk_problems(config: Config) -> Iterator[tuple[str, str]]:
+    """Pairs (key, what is wrong) of settings for which a graph on disk would be read whole."""
+    for key, value in _WITHOUT_THE_WHOLE.items():
+        if config.value(key) != value:
+            yield key, f"must be {value} for a graph on disk, which is not read whole (got {config.value(key)})"
+    if encodings_of(config):
+        yield "dataset.node_encoder_name", f"a graph on disk has no encodings (got {', '.join(encodings_of(config))})"

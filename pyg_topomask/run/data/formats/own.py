@@ -9,6 +9,8 @@ from typing import Any
 
 from torch_geometric.data import Data, InMemoryDataset
 
+from pyg_topomask.data.disk import HEADER, DiskGraph
+from pyg_topomask.data.source import mapped
 from pyg_topomask.datasets.registry import REGISTERED
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, joined, reading
@@ -28,8 +30,11 @@ def registered(data: DatasetConfig, task: Task) -> LoadedDataset:
 
 
 def files(data: DatasetConfig, task: Task) -> LoadedDataset:
-    """``format: Files``: a file of graphs, or the folder of an ``InMemoryDataset``, at ``dataset.dir``."""
+    """``format: Files``: a file of graphs, or the folder of an ``InMemoryDataset`` or a graph, at ``dataset.dir``."""
     path = Path(data.dir or ".").expanduser()
+    if (path / HEADER).is_file():
+        with reading(str(path), "Make the folder again: save_graph() or save_edges()"):
+            return _loaded(_on_disk(path), data, task)
     found = [path] if path.is_file() else []
     for folder in (path / "processed", path):
         parts = [folder / f"{part}.pt" for part in PARTS]
@@ -42,6 +47,16 @@ def files(data: DatasetConfig, task: Task) -> LoadedDataset:
     with reading(str(path), "Write the graphs again: torch.save(list_of_data, FILE)"):
         sets = [_graphs(load_tensors(file), file) for file in found]
     return _loaded(tuple(sets) if is_split else sets[0], data, task)
+
+
+def _on_disk(path: Path) -> Data:
+    """A graph on disk, whose edges and features stay there."""
+    graph, needed = DiskGraph(path), ("x", "y", *(f"{part}_mask" for part in PARTS))
+    given = {name: str(graph.arrays[name].dtype).removeprefix("torch.") for name in (*graph.of_nodes, *graph.of_edges)}
+    if graph.of_edges or given.get("x") != "float32" or not given.keys() >= {*needed}:
+        names = f"{', '.join(needed)}, with x in float32, and none of edges"
+        raise RunError(f"dataset.dir: {path} must have the arrays {names} (got {given})")
+    return mapped(graph)
 
 
 def _graphs(content: Any, file: Path) -> Sequence[Data]:
