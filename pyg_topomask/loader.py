@@ -136,7 +136,7 @@ class WalkNeighborLoader(_PartLoader):
 
     Raises:
         TypeError: If a count is not an integer.
-        ValueError: If a count is below 1, or a target does not exist.
+        ValueError: If a count is below 1, a target does not exist, or a mask is not one of all nodes.
     """
 
     def __init__(
@@ -334,6 +334,11 @@ class WalkNeighborhoods(GraphParts):
         transform: BaseTransform | None = None,
     ) -> None:
         super().__init__(graph, 0, seed, transform)
+        if targets.is_floating_point() or (targets.dtype == torch.bool and len(targets) != self.source.num_nodes):
+            raise ValueError(
+                f"'targets' must be integers, or a mask of the {self.source.num_nodes} nodes (got {targets.dtype} "
+                f"{list(targets.shape)})"
+            )
         self.targets = targets.nonzero().view(-1) if targets.dtype == torch.bool else targets.long()
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.num_walks = check_integer("num_walks", num_walks, 1)

@@ -225,6 +225,9 @@ def test_walks_and_epochs_of_neighborhoods_and_refusals():
     assert torch.equal(batch.batch[batch.walk_index[0].long()], batch.batch[batch.walk_index[1].long()])
     with pytest.raises(ValueError, match="must be nodes 0 to 399"):
         WalkNeighborLoader(data, torch.tensor([400]))
+    for targets in (torch.ones(399, dtype=torch.bool), torch.ones(400)):
+        with pytest.raises(ValueError, match="integers, or a mask of the 400 nodes"):
+            WalkNeighborLoader(data, targets)
     with pytest.raises(ValueError, match="max_nodes"):
         WalkNeighborLoader(data, torch.tensor([4]), max_nodes=0)
 

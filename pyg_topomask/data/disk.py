@@ -106,6 +106,7 @@ def save_graph(folder: str | Path, data: Data) -> DiskGraph:
     Raises:
         FileExistsError: If the folder exists.
         TypeError: If an array has a dtype that a folder cannot hold.
+        ValueError: If an attribute has the name of the edges' files, ``index`` or ``indptr``.
     """
     num_nodes = int(data.num_nodes or 0)
     row, col = data.edge_index
@@ -136,14 +137,15 @@ def save_edges(
 
     Args:
         folder: The folder, which must not exist.
-        blocks: Edges ``[2, n]`` at a time, int64, in any order; `read_edges` reads them from files.
+        blocks: Edges ``[2, n]`` at a time, int64 or int32, in any order; `read_edges` reads them from files.
         num_nodes: Number of nodes ``N``.
         arrays: Arrays ``[N, …]`` of the nodes, by name, each whole or in consecutive pieces.
         undirected: Whether each edge is written in both directions.
 
     Raises:
         FileExistsError: If the folder exists.
-        ValueError: If an edge names a node that does not exist, or an array has another number of rows.
+        ValueError: If an edge names a node that does not exist, a block is not of integers ``[2, n]``, an array has
+            another number of rows, or its name is not that of a file of its own.
     """
     with _new_folder(folder) as temporary:
         buckets = _Buckets(temporary, num_nodes)
@@ -220,6 +222,11 @@ class _Buckets:
 
     def add(self, edges: Tensor) -> None:
         """Append edges ``[2, n]`` to the files of their rows."""
+        if edges.dim() != 2 or edges.size(0) != 2 or edges.dtype not in (torch.int64, torch.int32):
+            raise ValueError(
+                f"blocks must be integers [2, n] (got {edges.dtype} {list(edges.shape)}); transpose [n, 2]"
+            )
+        edges = edges.long()
         if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= self.num_nodes):
             low, high = (int(bound) for bound in edges.aminmax())
             raise ValueError(f"an edge names node {low if low < 0 else high}; nodes are 0 to {self.num_nodes - 1}")
@@ -262,6 +269,8 @@ def _new_folder(folder: str | Path) -> Any:
 
 def _write(folder: Path, name: str, value: Tensor | Iterable[Tensor], level: str) -> dict[str, Any]:
     """Write an array, whole or in pieces, and return its description."""
+    if Path(name).name != name or (level != "graph" and name in ("indptr", "index")):
+        raise ValueError(f"an array can't be called {name!r}: it names a file, and 'indptr' and 'index' hold the edges")
     pieces = [value] if isinstance(value, Tensor) else value
     rows, kind = 0, None
     with (folder / f"{name}.bin").open("wb") as file:

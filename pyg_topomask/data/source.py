@@ -56,6 +56,10 @@ class GraphSource:
             rows = (next(iter(part.values()), None) for part in rows)
         self.indptr, self.index, self._order = rows
 
+    def __reduce__(self) -> Any:
+        # Mapped arrays can't be sent to another process: it opens the folder or the stores itself.
+        return super().__reduce__() if isinstance(self.graph, Data) else (GraphSource, (self.graph,))
+
     @property
     def num_nodes(self) -> int:
         """Number of nodes ``N``."""

@@ -97,14 +97,14 @@ def test_streamed_edges_equal_those_of_the_whole(suffix, undirected, tmp_path):
 def test_edges_of_many_buckets_are_sorted(tmp_path, monkeypatch):
     monkeypatch.setattr("pyg_topomask.data.disk.ROWS_TOGETHER", 8)
     data = graph_of()
-    graph = save_edges(tmp_path / "g", data.edge_index.split(50, 1), NODES)
+    graph = save_edges(tmp_path / "g", data.edge_index.int().split(50, 1), NODES)
     assert torch.equal(GraphSource(graph).subgraph(torch.arange(NODES)).edge_index, data.edge_index.unique(dim=1))
     assert {path.suffix for path in graph.folder.iterdir()} == {".bin", ".json"}
 
 
 def test_a_copy_is_the_name_of_the_folder_and_nothing_can_be_written(tmp_path):
     graph = save_graph(tmp_path / "g", graph_of())
-    assert len(pickle.dumps(graph)) < 500
+    assert max(len(pickle.dumps(x)) for x in (graph, GraphSource(graph), GraphSource((graph, graph)))) < 500
     assert torch.equal(pickle.loads(pickle.dumps(graph)).arrays["x"], graph.arrays["x"])
     graph.arrays["x"].zero_()
     assert DiskGraph(graph.folder).arrays["x"].abs().sum() > 0
@@ -138,11 +138,20 @@ def test_damaged_folders_are_refused(kind, tmp_path):
         DiskGraph(folder)
 
 
-def test_nothing_is_left_of_a_graph_that_cannot_be_written(tmp_path):
-    with pytest.raises(ValueError, match="names node 60; nodes are 0 to 59"):
-        save_edges(tmp_path / "g", [torch.tensor([[0], [60]])], 60)
-    with pytest.raises(ValueError, match="'x' must have 60 rows"):
-        save_edges(tmp_path / "g", [torch.tensor([[0], [1]])], 60, {"x": torch.zeros(59)})
+@pytest.mark.parametrize(
+    ("block", "arrays", "message"),
+    [
+        ([[0], [60]], {}, "names node 60; nodes are 0 to 59"),
+        ([[0, 1], [1, 2], [2, 3]], {}, r"must be integers \[2, n\] \(got torch.int64 \[3, 2\]\)"),
+        ([[0.0], [1.0]], {}, "got torch.float32"),
+        ([[0], [1]], {"x": torch.zeros(59)}, "'x' must have 60 rows"),
+        ([[0], [1]], {"index": torch.zeros(60)}, "can't be called 'index'"),
+        ([[0], [1]], {"../x": torch.zeros(60)}, "can't be called '../x'"),
+    ],
+)
+def test_nothing_is_left_of_a_graph_that_cannot_be_written(block, arrays, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        save_edges(tmp_path / "g", [torch.tensor(block)], 60, arrays)
     assert list(tmp_path.iterdir()) == []
 
 
