@@ -23,10 +23,12 @@ def dense_distances(edge_index, num_nodes, length=None):
 
 
 @pytest.mark.parametrize("native", ["1", "0"])
-@pytest.mark.parametrize(("num_nodes", "num_edges", "weighted"), [(40, 70, False), (40, 90, True), (5, 0, False)])
+@pytest.mark.parametrize(
+    ("num_nodes", "num_edges", "weighted"), [(40, 70, False), (40, 90, True), (5, 0, False), (0, 0, False)]
+)
 def test_pairs_equal_all_shortest_paths(monkeypatch, native, num_nodes, num_edges, weighted):
     monkeypatch.setenv("TOPOMASK_NATIVE", native)
-    edge_index = torch.randint(0, num_nodes, (2, num_edges))
+    edge_index = torch.randint(0, max(num_nodes, 1), (2, num_edges))
     length, width = (torch.rand(num_edges) + 0.01, 0.25) if weighted else (None, 1.0)
     index, hops = hop_pairs(edge_index, num_nodes, 5, length, width)
     wanted = np.round(dense_distances(edge_index, num_nodes, length) / width)

@@ -1,11 +1,20 @@
 """Sums of masks and masks for groups of heads: attention computes them part by part, as their algebra says."""
 
+from math import exp
+
 import pytest
 import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GRFMask, HeadMasks, HopMask, MaskedAttention, MixtureMask, parameter_groups
-from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator, SparseOperator
+from pyg_topomask.operators import (
+    DenseOperator,
+    DiagonalScaledOperator,
+    HeadStackOperator,
+    OnesOperator,
+    SparseOperator,
+    SumOperator,
+)
 from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention.masked import (
     masked_additive_attention_reference,
@@ -60,6 +69,18 @@ def test_equals_the_algebra_with_all_gradients(mask, kernel, normalizer):
             torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-9)
 
 
+def test_scales_of_any_sign_and_queries_without_features():
+    q, k, v = (torch.rand(5, 2, width, dtype=torch.float64) for width in (4, 4, 3))
+    q[2] = 0
+    scale = torch.tensor([1.0, -2, 0.5, -1, 3], dtype=torch.float64)
+    dense = DenseOperator(torch.rand(5, 5, dtype=torch.float64))
+    mask = SumOperator(DiagonalScaledOperator(dense, scale), OnesOperator(torch.zeros(5, dtype=torch.long)))
+    wanted = masked_linear_attention_reference(q, k, v, mask.to_dense(), bound=mask.bound.to_dense())
+    found = masked_linear_attention(q, k, v, mask)
+    torch.testing.assert_close(found, wanted)
+    assert (found[2] == 0).all()
+
+
 def test_additive_attention_under_masks_for_groups_of_heads():
     ones, dense = OnesOperator(torch.zeros(4, dtype=torch.long)), DenseOperator(torch.rand(4, 4).double())
     given = [torch.randn(4, 2, dtype=torch.float64) for _ in range(2)] + [torch.randn(4, 2, 3, dtype=torch.float64)]
@@ -80,6 +101,9 @@ def test_weights_are_shares_of_a_row_at_the_start():
     graph = batch_for(mask)
     sums = [operator @ torch.ones(graph.num_nodes, 1) for operator in mask(graph).operators]
     torch.testing.assert_close(torch.cat(sums, 1), torch.ones(graph.num_nodes, 2))
+    mask.log_weights.data.fill_(-3)  # weights stay positive
+    total = mask(graph) @ torch.ones(graph.num_nodes, 1)
+    torch.testing.assert_close(total, torch.full_like(total, 2 * exp(-3)))
     edge, _ = MixtureMask([OneEdge(), None])(graph).operators
     assert (edge @ torch.ones(graph.num_nodes, 1)).flatten().tolist() == [1.0] + [0.0] * (graph.num_nodes - 1)
 

@@ -106,7 +106,7 @@ def test_the_modulation_of_a_mask_is_set_by_its_section():
 
 
 def test_a_list_of_masks_is_their_sum_or_divides_the_heads():
-    walks = ["topomask.num_tables=2", "topomask.tables=head", "topomask.mask_grf.max_length=3"]
+    walks = ["topomask.num_tables=3", "topomask.tables=head", "topomask.mask_grf.max_length=3"]
     settings = ["gt.n_heads=4", "topomask.mask=[none, hop, grf]", "topomask.mask_hop.max_hops=2", *walks]
     config = check_config(PLAIN, ["gt.layer_type=GCN+Masked", *settings])[0].config
     mask = build_attention(config, "Masked").mask
@@ -116,7 +116,7 @@ def test_a_list_of_masks_is_their_sum_or_divides_the_heads():
     assert (type(mask), mask.counts, mask.masks[1].heads, mask.masks[2].tables) == (HeadMasks, [1, 1, 2], 1, (0, 1))
     assert mask_of(config) == "none+hop+grf"
     hops, drawn = build_sampling_transforms(config, 0)
-    assert (hops.max_hops, drawn.max_length, drawn.num_tables) == (2, 3, 2)
+    assert (hops.max_hops, drawn.max_length, drawn.num_tables) == (2, 3, 3)
 
 
 @pytest.mark.parametrize("layer_type", ["GCN+GRF", "GCN+Masked"])
