@@ -159,11 +159,14 @@ class Problem:
         return None
 
     def pair_work(self) -> dict[str, float]:
-        """Amounts of work on pairs: pairs to be listed, pairs of all heads, and numbers of their keys and values."""
-        _, heads, features, channels = self.size
+        """Amounts of work on pairs: pairs to be listed, pairs of all heads, and numbers of their keys and values; and
+        numbers of the keys and values of rows, which are read and packed once, however many pairs they have.
+        """
+        nodes, heads, features, channels = self.size
         pairs, listed = self.num_pairs * heads, 0 if self.support.kept else self.num_terms
-        numbers = pairs * (features + channels)
-        return {"call": 1, "held": self.num_pairs, "listed": listed, "pair": pairs, "number": numbers}
+        numbers, rows = (count * (features + channels) for count in (pairs, nodes * heads))
+        listing = {"call": 1, "held": self.num_pairs, "listed": listed}
+        return {**listing, "pair": pairs, "number": numbers, "row": rows}
 
     def block_work(self, kept_pairs: bool = False) -> dict[str, float]:
         """Amounts of work in blocks: sizes of graphs, multiply-adds that make the blocks, pairs of nodes of all heads,
