@@ -23,10 +23,61 @@ from pyg_topomask.transforms.base import apply_all
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RandomPartitionLoader", "WalkNeighborLoader", "load_walks"]
+__all__ = ["RandomPartitionLoader", "WalkNeighborLoader", "collate", "load_walks"]
 
 SHARDS, SHARD = "walks.json", "walks-{:05}-of-{:05}.pt"
 """Names of the files of ``topomask precompute``: its settings, and the walks of some start nodes."""
+
+
+def collate(graphs: Sequence[Data]) -> Batch:
+    """The batch of some graphs: that of PyG's ``Batch.from_data_list``, in about half the time if they have walks.
+
+    PyG asks every graph how each of its attributes is joined, and shifts the indices of every graph by a call of their
+    own. Here, an attribute whose values are dense tensors on the CPU is joined by a few calls; PyG joins the
+    others. Every attribute is the same, and ``to_data_list`` gives the same graphs.
+
+    .. code-block:: python
+
+        loader = torch.utils.data.DataLoader(graphs, batch_size=128, shuffle=True, collate_fn=collate)
+
+    Args:
+        graphs: The graphs, with the attributes of the first one. Those of subclasses of ``Data``, which may have rules
+            of their own, are left to PyG.
+
+    Raises:
+        KeyError: If a graph lacks an attribute of the first one.
+    """
+    columns = _plain_columns(graphs)
+    batch = Batch.from_data_list(graphs, exclude_keys=list(columns))
+    joined, slices, shifts = batch._store._mapping, batch._slice_dict, batch._inc_dict
+    for name, values in columns.items():
+        is_index = "index" in name or name == "face"  # the rule of PyG's ``Data``
+        dim = -1 if is_index else 0
+        sizes = torch.tensor([value.size(dim) for value in values])
+        shifts[name] = batch.ptr[:-1] if is_index else torch.zeros_like(sizes)
+        slices[name] = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        joined[name] = torch.cat(values, dim)
+        if is_index:
+            joined[name] += shifts[name].repeat_interleave(sizes)
+    first = dict.fromkeys(graphs[0]._store._mapping)  # the order of attributes that PyG keeps
+    batch._store._mapping = first | joined
+    batch._slice_dict, batch._inc_dict = ({key: x[key] for key in first if key in x} for x in (slices, shifts))
+    return batch
+
+
+def _plain_columns(graphs: Sequence[Data]) -> dict[str, list[Tensor]]:
+    """The values of each attribute that `collate` joins itself."""
+    if not all(type(graph) is Data for graph in graphs) or not graphs[0]._store.can_infer_num_nodes:
+        return {}
+    stores = [graph._store._mapping for graph in graphs]
+    names = (name for name, value in stores[0].items() if _is_plain(value) and "batch" not in name and name != "ptr")
+    columns = {name: [store.get(name) for store in stores] for name in names}
+    return {name: values for name, values in columns.items() if all(type(value) is Tensor for value in values)}
+
+
+def _is_plain(value: Any) -> bool:
+    is_dense = isinstance(value, Tensor) and value.is_cpu and value.layout == torch.strided
+    return is_dense and value.dim() > 0 and value.dtype != torch.bool
 
 
 class _PartLoader(DataLoader):
@@ -398,7 +449,7 @@ class WalkNeighborhoods(GraphParts):
             Data(num_nodes=size, **{name: column[number] for name, column in columns.items()})
             for number, size in enumerate(sizes.tolist())
         ]
-        batch = Batch.from_data_list(apply_all([] if self.transform is None else [self.transform], graphs))
+        batch = collate(apply_all([] if self.transform is None else [self.transform], graphs))
         batch.root = batch.ptr[:-1]
         return batch
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform, Compose
 from torch_geometric.utils import to_dense_adj, to_undirected
 
-from pyg_topomask.loader import EpochSampler, GraphParts, RandomPartitionLoader, WalkNeighborLoader
+from pyg_topomask.loader import EpochSampler, GraphParts, RandomPartitionLoader, WalkNeighborLoader, collate
 from pyg_topomask.nn import ExphormerAttention, GRFAttention
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 from pyg_topomask.transforms.grid_shape import grid_links
@@ -246,3 +246,44 @@ def test_clusters_stay_together_and_keep_the_edges_between_those_of_a_part():
             assert part.num_edges == data.subgraph(nodes).num_edges
     with pytest.raises(ValueError, match="number of clusters"):
         RandomPartitionLoader(data, 9, clusters=clusters)
+
+
+class OwnRules(Data):
+    def __inc__(self, key, value, *args, **kwargs):
+        return 100 if key == "edge_index" else super().__inc__(key, value, *args, **kwargs)
+
+
+COLLATED = {
+    "walks": AddRandomWalks(4, 2, seed=0, diagonal="corrected", num_tables=2),
+    "numbers": lambda graph: graph.update({"count": graph.num_nodes, "scale": 0.5, "place_index": 2}),
+    "scalars": lambda graph: graph.update({"y": torch.tensor(1.5), "root_index": torch.tensor(1)}),
+    "odd indices": lambda graph: graph.update({"index": torch.ones(2) > 0, "float_index": torch.ones(2, 3, 1)}),
+    "own batches": lambda graph: graph.update({"sub_batch": graph.y % 3, "face": torch.ones(3, 1).long()}),
+    "bytes": lambda graph: graph.update({"byte_index": torch.full((2, 2), 250, dtype=torch.uint8)}),
+    "containers": lambda graph: graph.update({"pair": [graph.x, graph.y], "by": {"x": graph.x}}),
+    "sparse": lambda graph: graph.update({"adj_t": torch.eye(graph.num_nodes).to_sparse()}),
+    "no nodes": lambda graph: Data(weight=torch.ones(2, 3)),
+    "subclass": lambda graph: OwnRules.from_dict(graph.to_dict()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("sides", [(3,), (2, 4, 1, 3)])
+@pytest.mark.parametrize("add", COLLATED.values(), ids=COLLATED)
+def test_collate_equals_pyg(add, sides):
+    """In values, types, slices, shifts and their order, so that ``to_data_list`` gives the same graphs."""
+    graphs = [add(grid(side)) for side in sides]
+    batch, wanted = collate(graphs), Batch.from_data_list(graphs)
+    assert list(vars(batch)["_store"].keys()) == list(vars(wanted)["_store"].keys())
+    assert list(batch._slice_dict) == list(wanted._slice_dict)
+    for found, given in [(batch.to_dict(), wanted.to_dict()), *zip(vars(batch).values(), vars(wanted).values())]:
+        if isinstance(given, dict):
+            torch.testing.assert_close(found, given, rtol=0, atol=0)
+    lists = ([], []) if "adj_t" in batch else (batch.to_data_list(), wanted.to_data_list())  # PyG separates no adj_t
+    for found, graph in zip(*lists, strict=True):
+        torch.testing.assert_close(found.to_dict(), graph.to_dict(), rtol=0, atol=0)
+
+
+def test_collate_names_what_a_graph_lacks():
+    with pytest.raises(KeyError, match="y"):
+        collate([grid(2), Data(edge_index=grid(2).edge_index, x=torch.ones(4, 1), num_nodes=4)])

@@ -3,7 +3,8 @@
 Each call is a forward and a backward pass of one layer (GCNConv and an attention, batch norm, feed-forward part) on a
 new batch, so that nothing about it is cached. Layers take turns. Each figure is the median over the batches of
 processor time on one thread, and ratios are to PyG's ``GPSConv`` with "multihead" attention on the same batches.
-Collation of the batch is measured separately. Attentions and transforms have their default arguments.
+Collation of the batch, by PyG for its layer and by
+``pyg_topomask.loader.collate`` for ours, is measured separately. Attentions and transforms have their defaults.
 
 Run: python scripts/bench/small.py [--quick] [--only NAME …] [--out results/bench]
 """
@@ -25,6 +26,7 @@ from torch.nn import Module
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GPSConv
 
+from pyg_topomask.loader import collate
 from pyg_topomask.nn import ATTENTION, GPSLayer, auxiliary_loss
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
@@ -85,7 +87,7 @@ def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
     for number in range(rounds + 3):
         for name, layer in layers.items():
             begin = time.process_time()
-            batch = Batch.from_data_list(graphs[name])
+            batch = Batch.from_data_list(graphs[name]) if name == PEER else collate(graphs[name])
             made = time.process_time()
             step = step_of(layer)(x, batch)
             (step.sum() + auxiliary_loss(layer)).backward()

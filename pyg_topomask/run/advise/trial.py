@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils.data import DataLoader
 from torch_geometric.data import Data
-from torch_geometric.loader import DataLoader as GraphLoader
 
+from pyg_topomask.loader import collate
 from pyg_topomask.nn import Mask
 from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.run.advise.sample import MOST_BATCHES, Epoch, Sample, Size, estimate
@@ -144,7 +145,7 @@ def _train(trial: Trial, config: Config, splits: Splits, sample: Sample, watch: 
         ends = list(accumulate(map(len, sample.train)))
         batches = [list(range(end - len(graphs), end)) for graphs, end in zip(sample.train, ends)]
         served = Served(splits.train, splits.serve_transforms)
-        train = GraphLoader(served, batch_sampler=batches, num_workers=config.num_workers)
+        train = DataLoader(served, batch_sampler=batches, num_workers=config.num_workers, collate_fn=collate)
         val = ready_loader(splits.val, config.train.batch_size)
     trial.hops = _mean_hops(module.model, next(iter(train)))
     trainer = build_trainer(config, callbacks=callbacks, limit_train_batches=MOST_BATCHES, default_root_dir=folder)

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from torch_geometric.data import Batch, Data
-from torch_geometric.loader import DataLoader as GraphLoader
+from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.loader import EpochSampler, single
+from pyg_topomask.loader import EpochSampler, collate, single
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.data.formats import LoadedDataset
@@ -284,7 +283,7 @@ class Joined(Served):
         if self.batch_size is not None:
             starts = range(0, len(graphs), self.batch_size)
             shares = [list(graphs[start : start + self.batch_size])[rank() :: world_size()] for start in starts]
-            self.batches = [Batch.from_data_list(share) for share in shares if share]
+            self.batches = [collate(share) for share in shares if share]
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -309,7 +308,8 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
     served = Served(splits.train, splits.serve_transforms)
     if not splits.is_one_graph:
         order = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)
-        train = GraphLoader(served, sampler=order, batch_size=share_of(config.train.batch_size), **common)
+        size = share_of(config.train.batch_size)
+        train = DataLoader(served, sampler=order, batch_size=size, collate_fn=collate, **common)
     elif config.train.sampler != "full_batch":
         train = training_loader(config, graph_parts(config, splits.train[0], seed, splits.serve_transforms), common)
     elif world_size() > 1:
