@@ -88,6 +88,7 @@ class OnesMask(Mask):
 
     def forward(self, graph: Data) -> OnesOperator:
         """The mask of a graph or batch."""
+        self.read(graph)
         return OnesOperator(batch_of(graph))
 
 
