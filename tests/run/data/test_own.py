@@ -73,9 +73,21 @@ def test_registration_is_checked(names):
         register_dataset("a/b", len)
     with pytest.raises(RunError, match=r"registered as 'mnie'; there are mine\. Did you mean 'mine'"):
         load_dataset(DatasetConfig(format="Registered", name="mnie"))
-    register_dataset("bare", lambda: [Data(x=torch.ones(2, 1))])
-    with pytest.raises(RunError, match=r"dataset\.task: graphs need 'y', the targets of each graph"):
-        load_dataset(DatasetConfig(format="Registered", name="bare"))
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([Data(x=torch.ones(2, 1))], r"dataset\.task: graphs need 'y', the targets of each graph"),
+        ([Data(x=torch.ones(2, width), y=torch.ones(1)) for width in (1, 2)], "need as many features 'x'"),
+        ([], r"a list of them that is not empty \(got list\)"),
+        (None, r"must be a Data, .*\(got NoneType\)"),
+    ],
+)
+def test_what_a_function_may_not_return(names, found, message):
+    register_dataset("odd", lambda: found)
+    with pytest.raises(RunError, match=message):
+        load_dataset(DatasetConfig(format="Registered", name="odd"))
 
 
 class Stored(InMemoryDataset):

@@ -78,7 +78,14 @@ def _loaded(found: Any, data: DatasetConfig, task: Task) -> LoadedDataset:
     if isinstance(found, tuple) and len(found) == 3:
         found, parts = joined([[part] if isinstance(part, Data) else part for part in found])
     graphs = [found] if isinstance(found, Data) else found
-    first = graphs[0]
+    first = graphs[0] if hasattr(graphs, "__getitem__") and len(graphs) else None
+    if not isinstance(first, Data):
+        raise RunError(
+            f"dataset: there must be a Data, or a list of them that is not empty (got {type(found).__name__})"
+        )
+    shapes = {None if graph.x is None else tuple(graph.x.shape[1:]) for graph in graphs}
+    if len(shapes) > 1:
+        raise RunError(f"dataset: nodes of all graphs need as many features 'x' (got rows of shape {shapes})")
     target = first.get(task.target_name)
     if target is None:
         raise RunError(f"dataset.task: graphs need {task.target_name!r}, the targets of each {task.level}")
