@@ -85,7 +85,8 @@ def _table(
         raise ValueError(f"'index' lists {length.numel() - pattern.nnz} pairs more than once")
     hops = torch.empty_like(length, dtype=torch.int64).index_copy_(0, entry, length.long())
     fits = ((hops >= 0) & (hops < num_values)).all()
-    if not holds(fits, f"'length' of pairs must be 0 to {num_values - 1}"):
-        raise ValueError(f"'length' must be 0 to {num_values - 1} (got {int(hops.min())} to {int(hops.max())})")
+    wanted, remedy = f"must be 0 to {num_values - 1}", "give HopMask and AddHops the same 'max_hops'"
+    if not holds(fits, f"'length' of pairs {wanted}; {remedy}"):
+        raise ValueError(f"'length' {wanted} (got {int(hops.min())} to {int(hops.max())}); {remedy}")
     indicator = torch.zeros(num_values, pattern.nnz, dtype=dtype, device=index.device)
     return pattern, indicator.scatter_(0, hops[None], 1.0)

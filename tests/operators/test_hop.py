@@ -44,7 +44,7 @@ class TestHopOperatorPerHead(TestHopOperator):
     [
         ([[0, 1], [1, 0]], [1], "'length' must be \\[2\\], one for each pair"),
         ([[0, 0], [1, 1]], [1, 1], "lists 1 pairs more than once"),
-        ([[0, 1], [1, 0]], [1, 4], "'length' must be 0 to 3 \\(got 1 to 4\\)"),
+        ([[0, 1], [1, 0]], [1, 4], "'length' must be 0 to 3 \\(got 1 to 4\\); give HopMask and AddHops"),
         ([[0, 3], [1, 0]], [1, 1], "'index' contains node 3"),
     ],
 )
