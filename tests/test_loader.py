@@ -215,6 +215,9 @@ def test_the_most_visited_nodes_are_kept_and_their_visits_are_those_of_walks():
     assert (visits[others] - error[others] <= least + error[nodes].max()).all()
     assert nodes[0] == 3
     assert group.tolist() == [0] * 5
+    star = Data(edge_index=to_undirected(torch.stack([torch.zeros(20).long(), torch.arange(1, 21)])), num_nodes=21)
+    parts = WalkNeighborLoader(star, torch.tensor([1]), 1, 8, max_length=3, max_nodes=5).dataset
+    assert parts.visited(torch.tensor([1]), 0)[0][:2].tolist() == [1, 0]  # though the hub has more visits
 
 
 def test_walks_and_epochs_of_neighborhoods_and_refusals():

@@ -65,6 +65,12 @@ def test_a_part_equals_pygs_subgraph(kind, nodes, tmp_path):
         assert part.name == "a graph"
 
 
+def test_drawn_neighbors_depend_on_the_seed():
+    source = GraphSource(graph_of())
+    drawn = [source.draw_neighbors(torch.arange(NODES), 1, seed).tolist() for seed in (0, 1, 0)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
 def test_edges_among_groups_stay_within_their_group():
     data, draw = graph_of(), torch.Generator().manual_seed(1)
     nodes = torch.cat([torch.randperm(NODES, generator=draw)[:20] for _ in range(3)])
