@@ -1,0 +1,139 @@
+"""Graphs on disk of growing size: time and memory of making one, of a part, of neighbourhoods of walks, of a shard.
+
+Node i is in community i div 1,000, and its class is that of the community. Each node draws five edges, four of five
+within its community, with targets by a power law, so that each community and the whole graph have hubs. Sizes of what
+is read are the same for every graph: a part of 16 communities, a batch of 256 neighbourhoods of at most 32 nodes with
+their walks, a shard of 16,384 start nodes. Times are processor time of one thread, the median of several. Memory is
+that of the process after the work: ``own`` is anonymous, ``mapped`` are pages of the files, which processes share
+(Linux only).
+
+Run: python scripts/bench/disk_graph.py [--quick] [--nodes 100000 1000000] [--folder /tmp]
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from _measure import bench_parser, described, in_fresh_process, machine, save_json
+from torch import Tensor
+
+from pyg_topomask.data import DiskGraph, save_edges
+from pyg_topomask.loader import GraphParts, WalkNeighborLoader
+from pyg_topomask.run.walk_shards import prepare, write_shard
+from pyg_topomask.transforms import AddRandomWalks
+
+COMMUNITY, FEATURES, STARTS, REPEATS = 1_000, 16, 2**14, 7
+WORKS = ("make", "prepare", "part", "neighborhoods", "shard")
+
+
+def edges(num_nodes: int) -> Iterator[Tensor]:
+    """Blocks of edges, each in one direction."""
+    draw = torch.Generator().manual_seed(0)
+    for source in torch.arange(num_nodes).split(2**20):
+        one = source.repeat_interleave(5)
+        skewed = torch.rand(one.shape, generator=draw, dtype=torch.float64) ** 2
+        near = one - one % COMMUNITY + (skewed * COMMUNITY).long()
+        far = (skewed * num_nodes).long()
+        yield torch.stack([one, torch.where(torch.rand(one.shape, generator=draw) < 0.8, near, far)])
+
+
+def make(folder: Path, num_nodes: int) -> list[float]:
+    """Write the graph from a stream, with features and classes."""
+
+    def features() -> Iterator[Tensor]:
+        draw = torch.Generator().manual_seed(1)
+        for nodes in torch.arange(num_nodes).split(2**20):
+            yield torch.randn(nodes.numel(), FEATURES, generator=draw)
+
+    classes = (nodes // COMMUNITY % 10 for nodes in torch.arange(num_nodes).split(2**20))
+    begin = time.process_time()
+    save_edges(folder, edges(num_nodes), num_nodes, {"x": features(), "y": classes}, undirected=True)
+    return [time.process_time() - begin]
+
+
+def prepare_walks(folder: Path, num_nodes: int) -> list[float]:
+    """The passes over all edges before the first shard."""
+    begin = time.process_time()
+    prepare(folder.with_name("walks"), DiskGraph(folder), AddRandomWalks(seed=0), {"shards": num_nodes // STARTS})
+    return [time.process_time() - begin]
+
+
+def repeated(work: Callable[[int], Any]) -> list[float]:
+    """Processor seconds of several calls after the first."""
+    found = []
+    for number in range(REPEATS + 1):
+        begin = time.process_time()
+        work(number)
+        found.append(time.process_time() - begin)
+    return found[1:]
+
+
+def part(folder: Path, num_nodes: int) -> list[float]:
+    """Parts of 16 of the communities."""
+    draw = torch.Generator().manual_seed(0)
+    parts = GraphParts(DiskGraph(folder), 1, 0)
+    chosen = torch.randint(num_nodes // COMMUNITY, (REPEATS + 1, 16), generator=draw)
+    nodes = (chosen[:, :, None] * COMMUNITY + torch.arange(COMMUNITY)).flatten(1)
+    return repeated(lambda number: parts.source.subgraph(nodes[number].unique()))
+
+
+def neighborhoods(folder: Path, num_nodes: int) -> list[float]:
+    """Batches of 256 targets."""
+    targets = torch.randint(num_nodes, (256 * (REPEATS + 1),), generator=torch.Generator().manual_seed(0))
+    batches = iter(WalkNeighborLoader(DiskGraph(folder), targets, transform=AddRandomWalks(seed=0)))
+    return repeated(lambda number: next(batches))
+
+
+def shard(folder: Path, num_nodes: int) -> list[float]:
+    """Shards of start nodes."""
+    shards = num_nodes // STARTS
+    return repeated(lambda number: write_shard(folder.with_name("walks"), number * shards // (REPEATS + 1), shards))
+
+
+def measure(work: str, folder: Path, num_nodes: int) -> dict[str, float]:
+    """Time and memory of one kind of work."""
+    torch.set_num_threads(1)
+    works = {"make": make, "prepare": prepare_walks, "part": part, "neighborhoods": neighborhoods, "shard": shard}
+    seconds = statistics.median(works[work](folder, num_nodes))
+    lines = [line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]]
+    mib = {name.rstrip(":"): int(size) / 1024 for name, size, *_ in lines}
+    return {"seconds": seconds, "own": mib["Anonymous"], "mapped": mib["Rss"] - mib["Anonymous"]}
+
+
+def exponent(rows: dict[str, Any], work: str) -> float:
+    """Slope of the logarithm of the time against that of the number of nodes, by least squares."""
+    points = [(math.log(int(nodes)), math.log(row[work]["seconds"])) for nodes, row in rows.items()]
+    return statistics.linear_regression(*zip(*points)).slope
+
+
+def main() -> int:
+    """Measure each size, and print a table."""
+    parser = bench_parser(__doc__ or "", "20,000 and 40,000 nodes")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--folder", type=Path, help="where graphs are made and deleted (default: the system's)")
+    options = parser.parse_args()
+    report: dict[str, Any] = {"machine": machine(), "rows": {}}
+    for num_nodes in [20_000, 40_000] if options.quick else options.nodes:
+        with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+            folder = Path(temporary) / "graph"
+            row = {work: in_fresh_process(measure, work, folder, num_nodes) for work in WORKS}
+            report["rows"][str(num_nodes)] = row | {"edges": DiskGraph(folder).num_edges}
+        save_json(options.out / "disk_graph.json", report)
+    print(f"{described(report['machine'])}\n\n| nodes | edges | {' | '.join(WORKS)} |\n|--:|--:|" + "--:|" * len(WORKS))
+    for nodes, row in report["rows"].items():
+        cells = [f"{row[w]['seconds']:.3g} s, {row[w]['own']:,.0f} + {row[w]['mapped']:,.0f} MiB" for w in WORKS]
+        print(f"| {int(nodes):,} | {row['edges']:,} | {' | '.join(cells)} |")
+    if len(report["rows"]) > 1:
+        print("| exponent | | " + " | ".join(f"{exponent(report['rows'], work):.2f}" for work in WORKS) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,30 @@
+"""The bench of graphs on disk: it measures all works, and their exponents."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("pydantic")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read on Linux only")
+
+
+def test_small_graphs_are_measured(scripts, monkeypatch, tmp_path, capsys):
+    bench = scripts("disk_graph")
+    monkeypatch.setattr(bench, "in_fresh_process", lambda function, *args: function(*args))
+    monkeypatch.setattr(bench, "REPEATS", 1)
+    monkeypatch.setattr(bench, "STARTS", 1000)
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    monkeypatch.setattr(sys, "argv", ["disk_graph.py", "--nodes", "2000", "4000", "--out", str(tmp_path)])
+    assert bench.main() == 0
+    rows = json.loads((tmp_path / "disk_graph.json").read_text())["rows"]
+    assert 18_000 < rows["2000"]["edges"] < 20_000
+    assert all(row[work]["seconds"] > 0 and row[work]["own"] > 0 for row in rows.values() for work in bench.WORKS)
+    assert "| exponent | |" in capsys.readouterr().out
+
+
+def test_exponents_are_slopes_in_logarithms(scripts):
+    rows = {str(nodes): {"part": {"seconds": 3 * nodes**0.5}} for nodes in (10, 100, 1000)}
+    assert scripts("disk_graph").exponent(rows, "part") == pytest.approx(0.5)
