@@ -4,7 +4,7 @@ Each attention of each config runs as if on CUDA on a small batch (`_as_if_cuda`
 kernels. Triton's compiler and NVIDIA's assembler, both part of the wheel, then make what a GPU would run. Spilled
 registers are kept in memory, which costs time, so the script fails if a kernel spills more than ``--most`` bytes.
 
-Run: TRITON_INTERPRET=0 python scripts/bench/kernels.py [--sm 80 90] [--only KERNEL …] [--json FILE]
+Run: TRITON_INTERPRET=0 python scripts/bench/kernels.py [--sm 80 90] [--only KERNEL …] [--widest] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ from pyg_topomask.testing.graphs import GRAPHS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64"}
-SHOWN = ("DIM", "WIDTH", "CHANNELS", "HEADS", "KERNEL", "DROPPED")
+SIZES = ("DIM", "WIDTH", "CHANNELS", "HEADS")
+SHOWN = (*SIZES, "KERNEL", "DROPPED")
 
 Launch = tuple[str, str, tuple[Any, ...], dict[str, Any]]
 
@@ -111,9 +113,18 @@ def assembled(ptx: str, sm: int) -> dict[str, int]:
     }
 
 
-def table(capabilities: list[int], only: list[str] | None) -> Iterator[dict[str, Any]]:
+def widest(found: list[Launch]) -> list[Launch]:
+    """The launch whose programs hold the most numbers: for each kernel and kind of scores, of one head and of more."""
+    kept: dict[tuple[Any, ...], Launch] = {}
+    for launch in sorted(found, key=lambda launch: prod(launch[3].get(key, 1) for key in SIZES)):
+        kept[launch[1], launch[3].get("KERNEL"), launch[3].get("HEADS", 1) > 1] = launch
+    return list(kept.values())
+
+
+def table(capabilities: list[int], only: list[str] | None, only_widest: bool) -> Iterator[dict[str, Any]]:
     """A row for each kernel, its constants and a compute capability."""
     chosen = [launch for launch in launches().values() if only is None or launch[1] in only]
+    chosen = widest(chosen) if only_widest else chosen
     work = [(launch, sm) for launch in chosen for sm in capabilities]
     for launch, sm in work:
         shape = {key: launch[3][key] for key in SHOWN if key in launch[3]}
@@ -124,12 +135,13 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     options.add_argument("--sm", type=int, nargs="+", default=[80, 90], help="compute capabilities, without the dot")
     options.add_argument("--only", nargs="+", help="names of kernels")
+    options.add_argument("--widest", action="store_true", help="only the widest launch of each kernel and kind")
     options.add_argument("--most", type=int, default=64, help="spilled bytes that are allowed")
     options.add_argument("--json", type=Path, help="file of the table")
     given = options.parse_args()
     warnings.simplefilter("ignore")
     rows = []
-    for row in table(given.sm, given.only):
+    for row in table(given.sm, given.only, given.widest):
         rows.append(row)
         print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
     if given.json is not None:

@@ -12,11 +12,11 @@ from tests.conftest import SCRIPTS
 
 
 @pytest.mark.slow
-def test_the_kernels_of_configs_compile_without_a_gpu(tmp_path):
-    """For compute capabilities 8.0 and 9.0, with at most 64 bytes of spilled registers."""
+def test_the_widest_kernels_of_configs_compile_without_a_gpu(tmp_path):
+    """For compute capabilities 8.0 and 9.0, with at most 64 bytes of spilled registers. The script can compile all."""
     pytest.importorskip("triton", reason="Triton is only published for Linux")
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
-    command = [sys.executable, str(SCRIPTS / "bench" / "kernels.py")]
+    command = [sys.executable, str(SCRIPTS / "bench" / "kernels.py"), "--widest"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
