@@ -18,6 +18,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
+from matplotlib.ticker import PercentFormatter
 from rich.console import Group
 from rich.table import Table
 from torch_geometric.data import Data
@@ -125,7 +126,8 @@ def draw(summaries: dict[str, dict[str, Any]], out: Path) -> Path:
         name: [columns(Path(summary["folder"]) / str(seed) / "metrics.csv") for seed in summary["seeds"]]
         for name, summary in summaries.items()
     }
-    viz.plot_curves(runs, ("val_accuracy",), ("validation accuracy (share of images)",), ax=[curves])
+    viz.plot_curves(runs, ("val_accuracy",), ("validation accuracy (%)",), ax=[curves])
+    curves.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     curves.get_legend().set_loc("upper left")
     for row, summary in enumerate(summaries.values()):
         values = [100 * value for value in summary["metrics"]["test_accuracy"]["values"]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyg_topomask.data.partition import METHODS
+PARTITIONS = ("auto", "metis", "stream")
+"""Methods of `pyg_topomask.data.partition`, which is not imported here: the help must not wait for torch."""
 
 ENGINES = ("processes", "ray")
 
@@ -108,7 +109,7 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
             ("source SOURCE", "folder of a graph on disk, or a file of edges (.npy, or text with two columns)", {}),
             ("--parts P", "number of parts", {"type": int, "required": True}),
             ("--out DIR", "new folder of the graph with the part of each node, 'part'", {"required": True}),
-            ("--method", "default: METIS where pymetis is installed", {"choices": METHODS, "default": "auto"}),
+            ("--method", "default: METIS where pymetis is installed", {"choices": PARTITIONS, "default": "auto"}),
         ],
     ),
     "precompute": (

@@ -5,7 +5,9 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.data import DiskGraph, save_graph
+from pyg_topomask.data.partition import METHODS
 from pyg_topomask.run.cli import main
+from pyg_topomask.run.options import PARTITIONS
 
 
 def edges():
@@ -36,6 +38,7 @@ def test_parts_of_a_folder_or_a_file(kind, method, tmp_path, capsys):
 
 
 def test_refusals(tmp_path, capsys):
+    assert PARTITIONS == METHODS
     for source, message in (("none", "does not exist"), (".", "graph.json does not exist")):
         assert main(["partition", str(tmp_path / source), "--parts", "2", "--out", str(tmp_path / "o")]) == 1
         assert message in capsys.readouterr().err
