@@ -43,6 +43,7 @@ def plot_reach(
         panel.axvline(beyond - 0.25, color="0.8", linewidth=1, zorder=0)
         panel.set(title=name, xlabel=f"hops (diamond: more than {beyond - 1})", ylim=(0, None))
         integer_ticks(panel.xaxis)
+        panel.set_xticks([tick for tick in panel.get_xticks() if 0 <= tick < beyond])
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
         panel.legend(frameon=False, fontsize=8)

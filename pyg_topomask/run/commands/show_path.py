@@ -11,6 +11,7 @@ from torch_geometric.data import Batch
 
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.viz.drawing import literal
 
 if TYPE_CHECKING:
     from pyg_topomask.run.commands.show import View
@@ -31,7 +32,8 @@ def path_table(view: View) -> Table:
     if not problems:
         example = f"such as gt.layer_type=GCN+GRF (got {view.config.gt.layer_type})"
         raise RunError(f"layer {view.layer} has no attention with a choice of engines, {example}")
-    table = Table("engine", "path", "estimated ms", "reason", title=f"{view.title}, {len(view.graphs)} graphs")
+    title = f"{literal(view.config.dataset.name)}, layer {view.layer}: attention on {len(view.graphs)} graphs"
+    table = Table("engine", "path", "estimated ms", "reason", title=title)
     for problem in problems:
         with torch.no_grad():
             chosen, reasons = plan.plan(problem), plan.explain(problem)
