@@ -147,6 +147,8 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
     assert main(["show", "reach", str(path), "--out", str(tmp_path / "reach.png")]) == 0
     assert "untrained" in capsys.readouterr().out
     assert (tmp_path / "reach.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["show", "path", str(path)]) == 0
+    assert "layer 0: attention on" in capsys.readouterr().out
 
 
 def test_graphs_without_an_entry_or_with_too_many_have_no_quality():
