@@ -76,6 +76,11 @@ def check_grid_shape(grid_shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(check_integer("grid_shape", size, 1) for size in grid_shape)
 
 
+def is_exporting() -> bool:
+    """Whether ``torch.export`` is tracing."""
+    return bool(getattr(torch.compiler, "is_exporting", lambda: False)())  # new in PyTorch 2.7
+
+
 def readable(x: Tensor) -> bool:
     """Whether a check may read the values of ``x``: CUDA would have to wait, and ``torch.compile`` does not know them.
 

@@ -7,6 +7,7 @@ from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.conv import GatedGCN, StableGINEConv
 from pyg_topomask.nn.dynamic_walks import redraw_walks
 from pyg_topomask.nn.encoder import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
+from pyg_topomask.nn.export import export_model, graph_inputs
 from pyg_topomask.nn.gps_conv import GPSConv
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.nn.gps_model import GPSModel
@@ -32,6 +33,8 @@ __all__ = [
     "GatedGCN",
     "StableGINEConv",
     "auxiliary_loss",
+    "export_model",
+    "graph_inputs",
     "parameter_groups",
     "redraw_walks",
     "register_attention",

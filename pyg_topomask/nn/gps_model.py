@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.nn import LazyLinear, Linear, Module
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_choice, check_integer
+from pyg_topomask.checks import check_choice, check_integer, is_exporting
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.encoder.positions import NodePositions
 from pyg_topomask.nn.gps_layer import Part
 from pyg_topomask.nn.gps_stack import GPSStack
-from pyg_topomask.nn.graph_attributes import with_attributes
+from pyg_topomask.nn.graph_attributes import check_homogeneous, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, check_tokens
 from pyg_topomask.nn.head import MLPHead
 from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
@@ -109,7 +109,7 @@ class GPSModel(Resettable):
         x: Tensor,
         edge_index: Adj,
         batch: Tensor | None = None,
-        graph: Data | None = None,
+        graph: Data | Mapping[str, Tensor] | None = None,
         edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Predict for each node, ``[N, out_channels]``, or for each graph if pooling, ``[B, out_channels]``.
@@ -118,7 +118,7 @@ class GPSModel(Resettable):
             x: Node features, shape ``[N, in_channels]``.
             edge_index: Edges, shape ``[2, E]``, or a sparse ``adj_t``.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
-            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`, or a dictionary of them.
             edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
 
         Raises:
@@ -126,6 +126,9 @@ class GPSModel(Resettable):
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features, or
                 graphs do not have ``num_positions`` nodes.
         """
+        check_homogeneous(graph)
+        if graph is not None and not isinstance(graph, Data):
+            graph = with_attributes(Data(), **graph)
         if (self.edge_encoder is None) != (edge_attr is None):
             has, gets = ("no", "an") if self.edge_encoder is None else ("an", "no")
             raise ValueError(f"the model has {has} 'edge_dim', but is given {gets} 'edge_attr'")
@@ -139,13 +142,15 @@ class GPSModel(Resettable):
             x = x + self.positions.rows(x.size(0), batch)
         x, tokens = self.dropout(x), None
         if self.token is not None:
+            if is_exporting():
+                raise RuntimeError("torch.export cannot take a model with pool='graph_token': use another 'pool'")
             if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
                 got = getattr(edge_index, "layout", type(edge_index).__name__)
                 raise TypeError(f"a graph token needs 'edge_index' as a tensor [2, E] (got {got})")
             given = {"edge_index": edge_index} | ({} if batch is None else {"batch": batch})
-            graph = with_attributes(Data() if graph is None else graph, **given)
-            x, graph, _, _, tokens = self.token.insert(x, graph, num_graphs)
-            edge_index, batch = graph.edge_index, graph.batch
+            with_tokens = with_attributes(Data() if graph is None else graph, **given)
+            x, with_tokens, _, _, tokens = self.token.insert(x, with_tokens, num_graphs)
+            graph, edge_index, batch = with_tokens, with_tokens.edge_index, with_tokens.batch
         x = self.layers(x, edge_index, batch, graph, num_graphs, edge_attr=edge_attr)
         x = apply_norm(self.norm_out, x, batch)
         if tokens is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from pyg_topomask.checks import holds, readable, warn_once
 from pyg_topomask.ops.csr import edge_tensors
@@ -17,6 +17,15 @@ from pyg_topomask.transforms.finding import text_of
 
 EDGE_MASK = "explained_edges"
 """Attribute with the weights that an explainer gives to the edges."""
+
+
+def check_homogeneous(graph: Any) -> None:
+    """Refuse a ``HeteroData``. Raises TypeError."""
+    if isinstance(graph, HeteroData):
+        raise TypeError(
+            "attentions, masks and models take a homogeneous graph (got HeteroData): call to_homogeneous(), and give "
+            "each relation a mask of its own by edge_type="
+        )
 
 
 def requirements_of(*parts: Module | None) -> tuple[str, ...]:
@@ -82,6 +91,7 @@ def read_attributes(reader: Module, graph: Any, remedy: str = "") -> list[Tensor
     name, names = type(reader).__name__, requirements_of(reader)
     if graph is None:
         raise ValueError(f"{name} needs the graph: give it a Data or Batch, as in attn(x, batch, graph)")
+    check_homogeneous(graph)
     if not isinstance(graph, Data):
         raise TypeError(f"{name} takes a Data or Batch (got {type(graph).__name__})")
     missing = [attribute for attribute in names if graph.get(attribute) is None]

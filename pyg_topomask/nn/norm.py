@@ -16,6 +16,8 @@ from torch_geometric.nn import GraphNorm, LayerNorm
 from torch_geometric.nn.resolver import activation_resolver
 from torch_geometric.resolver import normalize_string
 
+from pyg_topomask.checks import is_exporting
+
 NORMS: dict[str, type[Module]] = {
     "batch_norm": BatchNorm1d,
     "layer_norm": LayerNorm,
@@ -77,7 +79,8 @@ def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> T
     if norm is None or x.size(0) == 0:
         return x
     if not isinstance(norm, BatchNorm1d):
-        return norm(x, batch=batch) if accepts(norm, "batch") else norm(x)
+        sizes = {"batch_size": x.size(0)} if is_exporting() and accepts(norm, "batch_size") else {}  # or fewer graphs
+        return norm(x, batch=batch, **sizes) if accepts(norm, "batch") else norm(x)
     if norm.training and x.size(0) == 1:
         # A single row has no variance: normalise it by the running statistics.
         return batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)

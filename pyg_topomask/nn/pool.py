@@ -14,6 +14,9 @@ POOLS = {"mean": global_mean_pool, "add": global_add_pool, "max": global_max_poo
 
 def count_graphs(graph: Data | None, batch: Tensor | None) -> int:
     """Number of graphs in a batch; ``graph`` also counts empty graphs at the end, which ``batch`` cannot show."""
+    ptr = None if graph is None else graph.get("ptr")
+    if batch is not None and ptr is not None:
+        return ptr.numel() - 1
     num_graphs = getattr(graph, "num_graphs", None) if batch is not None else 1
     return segments(batch).num_graphs if num_graphs is None else num_graphs
 

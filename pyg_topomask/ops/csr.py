@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from pyg_topomask.checks import check_floating, holds
+from pyg_topomask.checks import check_floating, check_integer, holds
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.typing import Adj
 
@@ -75,6 +77,20 @@ def edge_tensors(edge_index: Adj | CSR, edge_weight: Tensor | None = None) -> tu
             "'edge_weight' is given although the sparse adjacency already holds values; pass only one of them"
         )
     return torch.stack([source, target]), edge_weight if value is None else value
+
+
+def relation_of(edge_type: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The numbers of the types of edges that form a relation; none for all edges. Raises TypeError."""
+    numbers = edge_type if isinstance(edge_type, Iterable) else () if edge_type is None else (edge_type,)
+    return tuple(check_integer("edge_type", number, 0) for number in numbers)
+
+
+@once_per_batch
+def edges_of_relation(kinds: Tensor, relation: tuple[int, ...], num_edges: int) -> Tensor:
+    """Positions of the edges of a relation, given the type of each edge, ``[E]``. Raises ValueError."""
+    if kinds.is_floating_point() or kinds.shape != (num_edges,):
+        raise ValueError(f"'edge_type' must hold an integer for each of {num_edges} edges (got {list(kinds.shape)})")
+    return torch.isin(kinds, kinds.new_tensor(relation)).nonzero().view(-1)
 
 
 def is_sparse(adj: Any) -> bool:

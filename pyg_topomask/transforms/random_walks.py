@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.ops.csr import drop_zeros, sym_normalize, to_csr
+from pyg_topomask.ops.csr import drop_zeros, edges_of_relation, relation_of, sym_normalize, to_csr
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
 from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.sample import Walks, corrected_diagonal, start_stream, walk_tables
@@ -76,6 +76,9 @@ class AddRandomWalks(GraphTransform):
         lengths: Distribution of the length of a walk, in place of ``halt_prob``: the probabilities of 0, 1, …
             ``max_length`` hops, which add up to 1, or ``"uniform"``: all are equally likely. A load is then divided by
             the probability of at least so many hops (Choromanski et al., *GRFs++*, 2025, arXiv:2510.07716).
+        edge_type: Number of the relation whose edges are walked on, in the attribute ``edge_type [E]`` that
+            ``HeteroData.to_homogeneous()`` adds, or several, such as a relation and its reverse; all edges if
+            :obj:`None`. Give each relation a ``name`` of its own.
 
     Raises:
         ValueError: If a setting or the graph is out of range.
@@ -102,6 +105,7 @@ class AddRandomWalks(GraphTransform):
         importance: bool = True,
         num_tables: int = 1,
         lengths: Lengths = None,
+        edge_type: int | Sequence[int] | None = None,
     ) -> None:
         self._diagonal = diagonal_of(independent, diagonal)
         size = (num_walks + 1) // 2 if scheme == "repelling" and self._diagonal == "corrected" else None
@@ -121,6 +125,7 @@ class AddRandomWalks(GraphTransform):
         self.independent, self.seed, self.name = independent, seed, name
         self.transition, self.diagonal, self.importance = transition, diagonal, importance
         self.num_tables = check_integer("num_tables", num_tables, 1)
+        self.edge_type, self._relation = edge_type, relation_of(edge_type)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
 
     @property
@@ -137,6 +142,8 @@ class AddRandomWalks(GraphTransform):
         self._epoch.share_memory_()  # the memory of a copy is not shared yet
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+        if self._relation:
+            graphs = [_with_relation(graph, self._relation) for graph in graphs]
         groups = together([num_nodes_of(graph) for graph in graphs], _NODES_TOGETHER)
         return [added for begin, end in groups for added in self._walks(graphs[begin:end])]
 
@@ -194,6 +201,16 @@ class AddRandomWalks(GraphTransform):
         length = walks.length.to(torch.int8 if self.max_length < 128 else torch.int16)
         columns = split_table(joined, walks.index, length, walks.load, walks.count)
         return {f"{name}_{part}": column for part, column in zip(("index", "length", "load", "count"), columns)}
+
+
+def _with_relation(graph: Data, relation: tuple[int, ...]) -> Data:
+    """The graph with the edges of a relation alone. Raises TypeError and ValueError."""
+    num_nodes = num_nodes_of(graph)
+    if not isinstance(graph.get("edge_type"), Tensor) or graph.edge_index is None:
+        raise ValueError("the graph needs 'edge_index' and 'edge_type', as from HeteroData.to_homogeneous()")
+    chosen: Data = graph.edge_subgraph(edges_of_relation(graph.edge_type, relation, graph.edge_index.size(1)))
+    chosen.num_nodes = num_nodes
+    return chosen
 
 
 def _normalized_graph(

@@ -110,18 +110,3 @@ def test_wrong_input_of_a_compiled_attention_is_refused(batches):
         called(x.index_fill(0, torch.tensor([3]), torch.nan), batches[0].batch, batches[0])
     with pytest.raises(ValueError, match="AddRandomWalks"):
         called(x, batches[0].batch, Data(edge_index=batches[0].edge_index))
-
-
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("name", ["Linear", "GRF", "KMIP"])
-def test_export_is_refused(name, strict, batches):
-    """An exported attention would hold the patterns of one batch."""
-    batch = batches[0]
-
-    class OfOneBatch(GPSModel):
-        def forward(self, x):
-            return super().forward(x, batch.edge_index, batch.batch, batch)
-
-    model = OfOneBatch(8, 8, 3, 1, lambda _: GCNConv(8, 8), lambda _: ATTENTION[name](8, heads=2))
-    with pytest.raises(Exception, match=r"torch.export cannot take \w+Attention: .* depends on the values of a batch"):
-        torch.export.export(model, (torch.randn(batch.num_nodes, 8),), strict=strict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
 import torch
@@ -11,41 +11,38 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, readable
+from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, is_exporting, readable
 from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.edge_probe import EdgeProbe
-from pyg_topomask.nn.graph_attributes import settings_text
+from pyg_topomask.nn.graph_attributes import check_homogeneous, settings_text
+from pyg_topomask.nn.recorded import Recorded, call_in_program
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pairs_of_rows
 from pyg_topomask.ops.segment import check_batch
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # new in PyTorch 2.7
-
 
 def uncompiled(forward: Forward) -> Forward:
-    """Let ``torch.compile`` call an attention's ``forward`` as it is, and ``torch.export`` refuse it.
+    """Let ``torch.compile`` call an attention's ``forward`` as it is, and exported programs as a single operator.
 
-    Patterns, blocks and sizes depend on the values of a batch, which tracing does not know. To trace an attention as a
-    single operator instead gained no time: a compiled training step took 1.01 to 1.13 times as long.
+    Patterns, blocks and sizes depend on the values of a batch, which tracing does not know. In compiled code, a single
+    operator gained no time: a training step took 1.01 to 1.13 times as long. ``torch.export`` traces the attentions
+    whose ``is_traceable`` is true.
     """
     as_it_is = torch.compiler.disable(forward)
 
     @wraps(forward)
-    def call(self: Module, *inputs: Any, **more: Any) -> Any:
-        if _is_exporting():
-            raise RuntimeError(
-                f"torch.export cannot take {type(self).__name__}: what it computes depends on the values of a batch; "
-                "save the model's state_dict, and build the model again where it is used"
-            )
-        return as_it_is(self, *inputs, **more)
+    def call(self: Any, *inputs: Any, **more: Any) -> Any:
+        if not is_exporting():
+            return as_it_is(self, *inputs, **more)
+        return (partial(forward, self) if self.is_traceable else partial(call_in_program, self))(*inputs, **more)
 
     return cast(Forward, call)
 
 
-class Attention(Resettable):
+class Attention(Recorded, Resettable):
     r"""Base class of attentions: ``attn(x [N, C], batch=None, graph=None) → [N, C]``.
 
     It also takes PyG's dense form, ``attn(x [B, N, C], mask [B, N])``, and jagged nested tensors ``[B, j, C]``. The
@@ -112,6 +109,8 @@ class Attention(Resettable):
     """Settings of the transform that adds them, where they must be those of the attention."""
     edge_dim: int | None = None
     """Width of ``graph.edge_attr``; :obj:`None` if the attention does not read it."""
+    is_traceable: bool = False
+    """Whether ``forward`` is plain torch, without sizes that depend on values, while ``torch.export`` traces it."""
     auxiliary_loss: Tensor | None = None
     """Term that the last forward pass adds to the loss."""
     _weights: Callable[..., PairWeights] | None = None
@@ -300,6 +299,7 @@ def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | No
     if readable(x) and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
         row = int((~x.isfinite()).any(dim=1).nonzero()[0])
         raise NonFiniteError(f"'x' holds NaN or infinity, first at node {row}; are the input features clean?")
+    check_homogeneous(graph)
     if batch is None and graph is not None:
         batch = graph.get("batch")
     if batch is not None:

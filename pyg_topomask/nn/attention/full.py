@@ -92,6 +92,10 @@ class FullAttention(Attention):
         out = segment_softmax_attention(q, k, v, batch, attn_bias, self.dropout if self.training else 0.0)
         return self.out(out.flatten(1))
 
+    @property
+    def is_traceable(self) -> bool:  # type: ignore[override]
+        return self.attn_bias is None and not self.training
+
     def _weights(self, x: Tensor, batch: Tensor | None, graph: Data | None, rows: Rows) -> PairWeights:
         (q, k, _), attn_bias = self._split_heads(self.qkv(x)), self._bias(graph)
         with torch.autocast(x.device.type, enabled=False):

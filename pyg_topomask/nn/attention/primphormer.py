@@ -10,7 +10,7 @@ from torch.nn import Linear, Module, Parameter
 from torch.nn.init import orthogonal_, uniform_
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.checks import check_dropout, check_integer, is_exporting
 from pyg_topomask.nn.attention.base import Attention, check_carry, check_input
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
@@ -74,7 +74,8 @@ class _Primal(Attention):
         sqrt_lambda, weight_e, weight_r = at_least_float32(self.sqrt_lambda, self.weight_e, self.weight_r)
         squares = squares.view(2, self.heads, self.rank).sum(dim=0) / max(out.size(0), 1)
         energy = (squares * sqrt_lambda.square()).sum() / 2
-        self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
+        if not is_exporting():  # programs change no attributes
+            self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
         if not self._out_is_called() and self.out.bias is not None:
             out = out + self.out.bias
         return out.reshape(-1, self.channels).to(dtype)

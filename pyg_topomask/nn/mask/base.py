@@ -14,11 +14,12 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import read_attributes, settings_text
+from pyg_topomask.nn.recorded import Recorded
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.operators import MaskOperator
 
 
-class Mask(Resettable):
+class Mask(Recorded, Resettable):
     """A learnable topological mask: builds a :class:`MaskOperator` from a graph, called as ``mask(graph)``."""
 
     card: ClassVar[Card]

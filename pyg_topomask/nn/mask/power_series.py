@@ -14,6 +14,7 @@ from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
 from pyg_topomask.nn.mask.structure import read_normalized_edges
 from pyg_topomask.operators import MaskOperator, PowerSeriesOperator, ProductOperator
+from pyg_topomask.ops.csr import relation_of
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.products.polynomial import deconvolve
 
@@ -37,6 +38,9 @@ class PowerSeriesMask(Mask):
         coeffs: Initial :math:`\alpha_0, \alpha_1, \ldots`, at most ``max_length + 1`` of them; the others are 0. With
             ``symmetric``, ``f`` starts as their deconvolution (:func:`~pyg_topomask.ops.deconvolve`), whose series has
             further terms beyond ``max_length``. The default is described above.
+        edge_type: Number of the relation whose edges form ``A``, in the attribute ``edge_type [E]`` that
+            ``HeteroData.to_homogeneous()`` adds, or several, such as a relation and its reverse; all edges if
+            :obj:`None`.
 
     Shapes:
         - the parameter ``modulation``, ``f``: ``[max_length + 1]``, or ``[H, max_length + 1]``
@@ -60,10 +64,17 @@ class PowerSeriesMask(Mask):
         return [{}, {"symmetric": False, "max_length": 3}]
 
     def __init__(
-        self, heads: int = 1, max_length: int = 4, symmetric: bool = True, coeffs: Sequence[float] | None = None
+        self,
+        heads: int = 1,
+        max_length: int = 4,
+        symmetric: bool = True,
+        coeffs: Sequence[float] | None = None,
+        edge_type: int | Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.symmetric = check_integer("heads", heads, 1), symmetric
+        self.relation = relation_of(edge_type)
+        self.requires = ("edge_type",) if self.relation else ()
         self.max_length = check_integer("max_length", max_length, 0)
         self._initial = initial_modulation("coeffs", "exp" if coeffs is None else coeffs, self.max_length)
         if symmetric and coeffs is not None:
@@ -84,6 +95,6 @@ class PowerSeriesMask(Mask):
                 negative number.
         """
         (modulation,) = at_least_float32(self.modulation)
-        edge_index, weight = read_normalized_edges(self, graph, modulation.dtype)
+        edge_index, weight = read_normalized_edges(self, graph, modulation.dtype, self.relation)
         phi = PowerSeriesOperator(edge_index, int(graph.num_nodes), modulation, weight)
         return ProductOperator(phi, phi.T) if self.symmetric else phi

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from pyg_topomask.nn.graph_attributes import EDGE_MASK, check_table_size, read_edges, with_attributes
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import BlockDiagonalOperator, MaskOperator
-from pyg_topomask.ops.csr import check_edges, edge_tensors, root_strengths, to_csr
+from pyg_topomask.ops.csr import check_edges, edge_tensors, edges_of_relation, root_strengths, to_csr
 from pyg_topomask.ops.memo import once_per_batch
 
 TREE = ("tree_index", "tree_length", "tree_size")
@@ -88,8 +88,12 @@ def read_weighted_edges(mask: Mask, graph: Data) -> tuple[Tensor, Tensor | None]
     return edge_index, weight.view(-1) if weight is not None and weight.dim() > 1 else weight
 
 
-def read_normalized_edges(mask: Mask, graph: Data, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def read_normalized_edges(
+    mask: Mask, graph: Data, dtype: torch.dtype, relation: tuple[int, ...] = ()
+) -> tuple[Tensor, Tensor]:
     """Edges ``[2, E]``, and weights ``[E]`` of :math:`W = D^{-1/2} A D^{-1/2}`, in which equal edges add up.
+
+    With a ``relation``, only edges of its types are read, and ``A`` holds them alone.
 
     Learned weights get a gradient. They are normalised in each call, because a stored result would refer to an autograd
     graph that is freed by its first backward pass.
@@ -104,7 +108,15 @@ def read_normalized_edges(mask: Mask, graph: Data, dtype: torch.dtype) -> tuple[
     else:
         edge_index, weight = read_weighted_edges(mask, with_attributes(graph, **{EDGE_MASK: None}))
         weight = factor if weight is None else weight * factor
+    if relation:
+        kept = edges_of_relation(graph["edge_type"], relation, edge_index.size(1))
+        edge_index, weight = _taken(edge_index, kept), None if weight is None else _taken(weight, kept)
     return edge_index, _normalized(edge_index, weight, int(graph.num_nodes), dtype)
+
+
+@once_per_batch
+def _taken(x: Tensor, positions: Tensor) -> Tensor:
+    return x.index_select(-1, positions)
 
 
 @once_per_batch

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.attention.block_means import block_means
 from pyg_topomask.ops.blocks import block_layout, one_graph_layout
 from pyg_topomask.ops.segment import in_groups, ragged_ranges
@@ -31,7 +32,8 @@ def segment_softmax_attention(
     fused kernel (`SizeGroups`).
 
     Cost: :math:`O(\sum_g n_g^2 (R + D))` operations and :math:`O(N (R + D))` memory. On CPU, dropout or a bias that
-    requires a gradient also keeps the :math:`\sum_g n_g^2` weights.
+    requires a gradient also keeps the :math:`\sum_g n_g^2` weights. Exported programs compute
+    the scores of all pairs of nodes of the batch.
 
     Args:
         q, k: Queries and keys, shape ``[N, H, R]``.
@@ -48,6 +50,11 @@ def segment_softmax_attention(
     Raises:
         ValueError: If ``bias`` does not have one row per pair.
     """
+    if is_exporting() and bias is None:  # no size may depend on the values of the batch
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        same = None if batch is None else batch[:, None] == batch
+        out = scaled_dot_product_attention(q, k, v, attn_mask=same, dropout_p=dropout, scale=scale)
+        return out[0].transpose(0, 1)
     layout = one_graph_layout(q.size(0), q.device) if batch is None else block_layout(batch)
     groups = layout.groups
     biases: tuple[Tensor, ...] = ()
