@@ -59,7 +59,7 @@ def collate(graphs: Sequence[Data]) -> Batch:
         joined[name] = torch.cat(values, dim)
         if is_index:
             joined[name] += shifts[name].repeat_interleave(sizes)
-    first = dict.fromkeys(graphs[0]._store._mapping)  # the order of attributes that PyG keeps
+    first = dict.fromkeys(name for name in graphs[0]._store._mapping if name != "ptr")  # PyG keeps their order
     batch._store._mapping = first | joined
     batch._slice_dict, batch._inc_dict = ({key: x[key] for key in first if key in x} for x in (slices, shifts))
     return batch
@@ -67,7 +67,7 @@ def collate(graphs: Sequence[Data]) -> Batch:
 
 def _plain_columns(graphs: Sequence[Data]) -> dict[str, list[Tensor]]:
     """The values of each attribute that `collate` joins itself."""
-    if not all(type(graph) is Data for graph in graphs) or not graphs[0]._store.can_infer_num_nodes:
+    if not all(type(graph) is Data for graph in graphs):
         return {}
     stores = [graph._store._mapping for graph in graphs]
     names = (name for name, value in stores[0].items() if _is_plain(value) and "batch" not in name and name != "ptr")

@@ -261,7 +261,9 @@ COLLATED = {
     "numbers": lambda graph: graph.update({"count": graph.num_nodes, "scale": 0.5, "place_index": 2}),
     "scalars": lambda graph: graph.update({"y": torch.tensor(1.5), "root_index": torch.tensor(1)}),
     "odd indices": lambda graph: graph.update({"index": torch.ones(2) > 0, "float_index": torch.ones(2, 3, 1)}),
-    "own batches": lambda graph: graph.update({"sub_batch": graph.y % 3, "face": torch.ones(3, 1).long()}),
+    "own batches": lambda graph: graph.update(
+        {"sub_batch": graph.y % 3, "ptr": graph.y[:1], "face": torch.ones(3, 1).long()}
+    ),
     "bytes": lambda graph: graph.update({"byte_index": torch.full((2, 2), 250, dtype=torch.uint8)}),
     "containers": lambda graph: graph.update({"pair": [graph.x, graph.y], "by": {"x": graph.x}}),
     "sparse": lambda graph: graph.update({"adj_t": torch.eye(graph.num_nodes).to_sparse()}),
