@@ -26,6 +26,10 @@ class ConvCase(AttentionCase):
         out = (torch.cat(heads, 1) if attn.concat else torch.stack(heads).mean(0)) + attn.bias
         return torch.nn.functional.elu(out) if attn.elu else out
 
+    def test_dense_and_nested_nodes_give_what_flat_ones_give(self):
+        with pytest.raises(ValueError, match="'x' must have shape"):  # a convolution takes flat nodes alone
+            self.build()(torch.zeros(2, 3, self.channels), None, self._batch())
+
 
 class TestGKATConvBlocks(ConvCase):
     def build(self):

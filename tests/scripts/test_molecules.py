@@ -24,7 +24,8 @@ def test_rows_differ_only_in_their_attention(script, dataset):
     found = {method: config_of(script, dataset, method) for method in script.METHODS}
     first = found["no attention"]
     assert (first.seed, first.optim.max_epoch, first.gt.layer_type) == (2, 25, "CustomGatedGCN+None")
-    assert len({config.gt.layer_type for config in found.values()}) == len(found)
+    layers = {(config.gt.layer_type, str(config.topomask.mask)) for config in found.values()}
+    assert len(layers) == len(found)
     assert len({config.name_tag for config in found.values()}) == len(found)
     layers = {"layer_type": "", "sparse": None}
     for config in found.values():

@@ -222,12 +222,16 @@ class Block {
         }
     }
 
-    // Pairs with bound 0 may exceed the top, which is -inf for receivers without pairs: see `exp_below`.
+    // Pairs with bound 0 may exceed the top, which is -inf for receivers without pairs: see `exp_below`. Weights below 1e-27
+    // of the largest are 0: otherwise, small masks would make them underflow, and the rounding of sums would change.
     void exponentiate(int64_t i, int64_t j) {
         for (int64_t l = 0, count = rows(i); l < count; ++l) factor[l] = top[i + l] == NONE ? T(0) : top[i + l];
         for (int64_t a = 0, count = rows(i); a < rows(j); ++a) {
             T* x = &score[a * TILE];
-            for (int64_t l = 0; l < count; ++l) x[l] = exponential(std::min(x[l] - factor[l], T(20)));
+            for (int64_t l = 0; l < count; ++l) {
+                const T below = x[l] - factor[l];
+                x[l] = below < T(-64) ? T(0) : exponential(std::min(below, T(20)));
+            }
         }
     }
 
