@@ -21,8 +21,8 @@ BELOW = {
     "operators": {"ops", "checks", "limits", "typing"},
     "transforms": {"ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
-    "data": {"ops", "cache", "checks"},
-    "loader": {"data", "ops", "transforms", "checks", "tensor_files"},
+    "data": {"transforms", "ops", "cache", "checks"},
+    "loader": {"data", "checks", "tensor_files"},
     "nn": {"transforms", "operators", "ops", "checks", "typing"},
 }
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these

@@ -4,7 +4,8 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform, Compose
 from torch_geometric.utils import to_dense_adj, to_undirected
 
-from pyg_topomask.loader import EpochSampler, GraphParts, RandomPartitionLoader, WalkNeighborLoader, collate
+from pyg_topomask.data.graph_parts import GraphParts
+from pyg_topomask.loader import EpochSampler, RandomPartitionLoader, WalkNeighborLoader, collate
 from pyg_topomask.nn import ExphormerAttention, GRFAttention
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 from pyg_topomask.transforms.grid_shape import grid_links

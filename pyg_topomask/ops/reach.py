@@ -32,10 +32,12 @@ def reach(mask: Any, graph: Data, max_hops: int = 16, num_rows: int = 256) -> Te
         head; float64. They add up to 1; they are 0 for a mask without entries.
 
     Raises:
-        TypeError: If a number is not an integer.
+        TypeError: If a number is not an integer, or there is no mask.
         ValueError: If a number is out of range, or the edges or the mask do not fit the graph.
     """
     max_hops, num_rows = check_integer("max_hops", max_hops, 0), check_integer("num_rows", num_rows, 1)
+    if mask is None:
+        raise TypeError("'mask' must be a mask (got None); that of unmasked attention is OnesOperator(batch)")
     operator = mask(graph) if callable(mask) else mask
     num_nodes = int(graph.num_nodes or 0)
     if operator.num_nodes != num_nodes:

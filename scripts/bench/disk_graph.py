@@ -25,7 +25,8 @@ from _measure import bench_parser, described, in_fresh_process, machine, save_js
 from torch import Tensor
 
 from pyg_topomask.data import DiskGraph, save_edges
-from pyg_topomask.loader import GraphParts, WalkNeighborLoader
+from pyg_topomask.data.graph_parts import GraphParts
+from pyg_topomask.loader import WalkNeighborLoader
 from pyg_topomask.run.walk_shards import prepare, write_shard
 from pyg_topomask.transforms import AddRandomWalks
 

@@ -29,7 +29,7 @@ import torch
 from _measure import bench_parser, described, in_fresh_process, machine, save_json
 from torch_geometric.data import Data
 
-from pyg_topomask.loader import GraphParts
+from pyg_topomask.data.graph_parts import GraphParts
 from pyg_topomask.run import cli, runner, seed_run
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import LoadedDataset, base, load_dataset

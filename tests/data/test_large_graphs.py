@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges, save_graph
+from pyg_topomask.data.partition import _within_capacity
 
 NODES = 60
 
@@ -189,6 +190,12 @@ def test_parts_are_of_equal_size_and_cut_few_edges(method):
     cut = (part[data.edge_index[0]] != part[data.edge_index[1]]).float().mean()
     assert cut < (0.02 if method == "metis" else 0.4)  # 0.875 of a random partition
     assert torch.equal(part, partition(GraphSource(data), 8, method))
+
+
+def test_nodes_that_all_want_one_part_fill_it_and_then_the_emptiest():
+    score = torch.tensor([[3.0, 2.0, 1.0]]).expand(9, 3)
+    part = _within_capacity(score, torch.tensor([1.0, 4.0, 0.0]), 5.0)
+    assert part.bincount(minlength=3).tolist() == [4, 0, 5]
 
 
 @pytest.mark.parametrize(("parts", "method"), [(0, "auto"), (513, "auto"), (2, "spectral")])

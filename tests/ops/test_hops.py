@@ -79,3 +79,8 @@ def test_reach_is_the_share_of_the_mass_by_distance():
     assert reach(HeadStackOperator([nothing] * 2), empty, 1).tolist() == [[0.0] * 3] * 2
     with pytest.raises(ValueError, match="for 4 nodes, but the graph has 3"):
         reach(signed, Data(edge_index=data.edge_index, num_nodes=3))
+
+
+def test_reach_asks_for_a_mask():
+    with pytest.raises(TypeError, match="that of unmasked attention is OnesOperator"):
+        reach(None, Data(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=2))

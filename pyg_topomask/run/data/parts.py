@@ -16,7 +16,8 @@ from torch_geometric.utils import to_undirected
 
 from pyg_topomask.data import GraphSource, partition
 from pyg_topomask.data.disk import HEADER
-from pyg_topomask.loader import GraphParts, PartSampler, WalkNeighborhoods, set_epoch, single, split
+from pyg_topomask.data.graph_parts import GraphParts, WalkNeighborhoods, split
+from pyg_topomask.loader import PartSampler, set_epoch, single
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats import is_one_graph
