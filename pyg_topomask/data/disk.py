@@ -46,7 +46,7 @@ class DiskGraph(FeatureStore, GraphStore):
 
     Raises:
         FileNotFoundError: If the folder has no header or lacks a file.
-        ValueError: If the header is damaged, or a file has another size than it says.
+        ValueError: If the header is damaged, a file has another size than it says, or the rows do not hold all edges.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -56,6 +56,12 @@ class DiskGraph(FeatureStore, GraphStore):
         self.__dict__["of_edges"] = [name for name, array in header.items() if array["level"] == "edge"]
         self.__dict__["of_nodes"] = [name for name, array in header.items() if array["level"] == "node"]
         self.__dict__["arrays"] = {name: _mapped(self.folder / f"{name}.bin", array) for name, array in header.items()}
+        bounds = self.arrays["indptr"][[0, -1]].tolist()
+        if bounds != [0, self.num_edges]:
+            raise ValueError(
+                f"the rows in {self.folder} are from edge {bounds[0]} to {bounds[1]} instead of 0 to "
+                f"{self.num_edges}; make the folder again"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DiskGraph, (self.folder,)

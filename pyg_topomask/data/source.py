@@ -15,9 +15,28 @@ from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 Graph: TypeAlias = Data | DiskGraph | tuple[FeatureStore, GraphStore]
 
 
-def mapped(graph: DiskGraph) -> Data:
-    """The arrays of nodes of a graph on disk as a `Data`, which has the graph as ``disk`` in place of edges."""
-    return Data(num_nodes=graph.num_nodes, disk=graph, **{name: graph.arrays[name] for name in graph.of_nodes})
+class MappedData(Data):
+    """Arrays of a graph on disk, which is ``disk`` in place of edges. A copy for another process maps them again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = {_place(array): name for name, array in self.disk.arrays.items()}
+        given = self.to_dict()
+        there = {key: names[_place(x)] for key, x in given.items() if torch.is_tensor(x) and _place(x) in names}
+        return _mapped_again, (there, {key: value for key, value in given.items() if key not in there})
+
+
+def _place(array: Tensor) -> tuple[Any, ...]:
+    return array.data_ptr(), array.shape, array.dtype
+
+
+def _mapped_again(there: dict[str, str], others: dict[str, Any]) -> MappedData:
+    return MappedData(**others, **{key: others["disk"].arrays[name] for key, name in there.items()})
+
+
+def mapped(graph: DiskGraph) -> MappedData:
+    """The arrays of nodes and edges of a graph on disk as a `Data`."""
+    arrays = {name: graph.arrays[name] for name in (*graph.of_nodes, *graph.of_edges)}
+    return MappedData(num_nodes=graph.num_nodes, num_edges=graph.num_edges, disk=graph, **arrays)
 
 
 class GraphSource:
@@ -38,7 +57,8 @@ class GraphSource:
     """
 
     def __init__(self, graph: Graph) -> None:
-        if isinstance(graph, Data) and "disk" in graph:
+        graph = mapped(graph) if isinstance(graph, DiskGraph) else graph
+        if isinstance(graph, MappedData):
             graph = (graph, graph.disk)
         pair = graph if isinstance(graph, tuple) else (graph, graph)
         if len(pair) != 2 or not isinstance(pair[0], FeatureStore) or not isinstance(pair[1], GraphStore):
@@ -108,13 +128,11 @@ class GraphSource:
 
     def edge_attributes(self, place: Tensor) -> dict[str, Tensor]:
         """The rows of all edge attributes for the edges at these places of `index`; stores have none."""
-        if isinstance(self.graph, DiskGraph):
-            return {name: self.graph.arrays[name][place] for name in self.graph.of_edges}
-        if not isinstance(self.graph, Data):
+        data: Any = self.features
+        if not isinstance(self.graph, Data) and not isinstance(data, MappedData):
             return {}
         edge = place if self._order is None else self._order[place]
-        given = self.graph.to_dict().items()
-        return {key: x[edge] for key, x in given if key != "edge_index" and self.graph.is_edge_attr(key)}
+        return {key: x[edge] for key, x in data.to_dict().items() if key != "edge_index" and data.is_edge_attr(key)}
 
     def subgraph(self, nodes: Tensor) -> Data:
         """The graph between nodes ``[n]``, in their order, with all attributes; the cost is that of their edges.

@@ -142,8 +142,7 @@ class AddRandomWalks(GraphTransform):
         self._epoch.share_memory_()  # the memory of a copy is not shared yet
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
-        if self._relation:
-            graphs = [_with_relation(graph, self._relation) for graph in graphs]
+        graphs = [with_relation(graph, self._relation) for graph in graphs]
         groups = together([num_nodes_of(graph) for graph in graphs], _NODES_TOGETHER)
         return [added for begin, end in groups for added in self._walks(graphs[begin:end])]
 
@@ -203,8 +202,10 @@ class AddRandomWalks(GraphTransform):
         return {f"{name}_{part}": column for part, column in zip(("index", "length", "load", "count"), columns)}
 
 
-def _with_relation(graph: Data, relation: tuple[int, ...]) -> Data:
-    """The graph with the edges of a relation alone. Raises TypeError and ValueError."""
+def with_relation(graph: Data, relation: tuple[int, ...]) -> Data:
+    """The graph with the edges of a relation alone, if there is one. Raises TypeError and ValueError."""
+    if not relation:
+        return graph
     num_nodes = num_nodes_of(graph)
     if not isinstance(graph.get("edge_type"), Tensor) or graph.edge_index is None:
         raise ValueError("the graph needs 'edge_index' and 'edge_type', as from HeteroData.to_homogeneous()")

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges, save_graph
 from pyg_topomask.data.partition import _within_capacity
+from pyg_topomask.data.source import mapped
+from pyg_topomask.loader import RandomPartitionLoader
 
 NODES = 60
 
@@ -121,6 +124,18 @@ def test_a_copy_is_the_name_of_the_folder_and_nothing_can_be_written(tmp_path):
         save_graph(graph.folder, graph_of())
 
 
+def test_a_copy_of_a_mapped_graph_maps_its_arrays_again(tmp_path):
+    data = mapped(save_graph(tmp_path / "g", graph_of()))
+    data.counted, data.drawn, data.train_mask = data.train_mask.view(NODES, -1)[:, 0], data.x + 1, None
+    loader = RandomPartitionLoader(data, 2, num_workers=1, multiprocessing_context="spawn")
+    message = ForkingPickler.dumps(loader.dataset)
+    copied = pickle.loads(message).graph
+    assert all(torch.equal(copied[key], data[key]) for key in ("x", "counted", "drawn", "edge_attr"))
+    files = {key: copied[key].untyped_storage().filename for key in ("x", "counted", "drawn", "edge_attr")}
+    assert files == {key: data[key].untyped_storage().filename for key in files}
+    assert (files["drawn"], "train_mask" in copied) == (None, False)
+
+
 def damage_header(folder):
     content = json.loads((folder / "graph.json").read_text())
     content["arrays"]["x"]["shape"][0] = 1
@@ -132,6 +147,11 @@ DAMAGES = {
     "no header": (lambda folder: (folder / "graph.json").unlink(), FileNotFoundError, "save_graph"),
     "text": (lambda folder: (folder / "graph.json").write_text("[]"), ValueError, "damaged"),
     "short": (lambda folder: (folder / "x.bin").write_bytes(b"1234"), ValueError, "4 bytes instead of 720"),
+    "zeros": (
+        lambda folder: (folder / "indptr.bin").write_bytes(bytes(488)),
+        ValueError,
+        "from edge 0 to 0 instead of",
+    ),
     "missing": (lambda folder: (folder / "index.bin").unlink(), FileNotFoundError, "index.bin is missing"),
 }
 

@@ -22,18 +22,19 @@ WALKS = {
     "corrected": {"diagonal": "corrected", "scheme": "antithetic"},
     "repelling": {"scheme": "repelling", "num_walks": 4, "importance": False},
     "lengths": {"lengths": "uniform", "max_length": 3, "independent": False},
+    "relation": {"edge_type": [0, 2]},
 }
 
 
 def graph(weighted=True):
     """A graph with loops and a node without edges; if weighted, with equal edges and one of weight 0."""
     draw = torch.Generator().manual_seed(0)
-    edges = torch.randint(39, (2, 150), generator=draw)
+    edges, weight = torch.randint(39, (2, 150), generator=draw), torch.rand(150, generator=draw)
     if not weighted:
-        return Data(edge_index=edges.unique(dim=1), num_nodes=40)
-    weight = torch.rand(150, generator=draw)
+        edges = edges.unique(dim=1)
+        return Data(edge_index=edges, edge_type=torch.arange(edges.size(1)) % 3, num_nodes=40)
     weight[3] = 0
-    return Data(edge_index=edges, edge_weight=weight, num_nodes=40)
+    return Data(edge_index=edges, edge_weight=weight, edge_type=torch.arange(150) % 3, num_nodes=40)
 
 
 def same(found, want):
@@ -49,6 +50,8 @@ def test_shards_are_the_walks_of_the_whole_graph(settings, kind, tmp_path, monke
     monkeypatch.setattr(walk_shards, "_ROWS_TOGETHER", 7)
     monkeypatch.setattr(walk_shards, "_STARTS_TOGETHER", 6)
     walks, data = AddRandomWalks(**settings, seed=3), graph(kind == "weighted")
+    if kind == "disk":
+        data.edge_weight = torch.rand(data.num_edges)
     given = save_graph(tmp_path / "graph", data) if kind == "disk" else data
     prepare(tmp_path / "out", given, walks, {"shards": 3})
     for number in (2, 0, 1):

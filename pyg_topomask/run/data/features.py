@@ -59,11 +59,11 @@ def _with_edge_features(data: Data, encoder: str | None) -> Data:
     if encoder is None:
         data.edge_attr = None
     elif encoder == "DummyEdge":
-        data.edge_attr = torch.ones(data.edge_index.size(1), 1)
+        data.edge_attr = torch.ones(1, 1).expand(data.num_edges, 1)
     elif data.edge_attr is None:
         raise RunError("dataset.edge_encoder_name: the data have no edge features; use DummyEdge")
     elif encoder in ("LinearEdge", "VOCEdge", "COCOEdge"):
-        data.edge_attr = _real_rows("edge_attr", data.edge_attr, data.edge_index.size(1))
+        data.edge_attr = _real_rows("edge_attr", data.edge_attr, data.num_edges)
     return data
 
 

@@ -45,11 +45,21 @@ def config(path, sampler="walks", epochs=2):
     }
 
 
+EDGE_FEATURES = ["gt.layer_type=GINE+GRF", "dataset.edge_encoder=true"]
+
+
+@pytest.mark.parametrize("options", [[], EDGE_FEATURES, [*EDGE_FEATURES, "dataset.edge_encoder_name=LinearEdge"]])
 @pytest.mark.parametrize("sampler", ["walks", "random_partition"])
-def test_a_run_from_disk_equals_that_from_memory(sampler, tmp_path):
-    torch.save(graph(), tmp_path / "graph.pt")
-    save_graph(tmp_path / "disk", graph())
-    one, two = (run_config(config(tmp_path / name, sampler), tmp_path / name[:2]) for name in ("graph.pt", "disk"))
+def test_a_run_from_disk_equals_that_from_memory(sampler, options, tmp_path):
+    data, draw = graph(), torch.Generator().manual_seed(1)
+    if len(options) == 3:
+        data.edge_attr, data.edge_weight = torch.rand(data.num_edges, 2, generator=draw), torch.ones(data.num_edges) / 2
+    torch.save(data, tmp_path / "graph.pt")
+    save_graph(tmp_path / "disk", data)
+    one, two = (
+        run_config(config(tmp_path / name, sampler), tmp_path / name[:2], overrides=options)
+        for name in ("graph.pt", "disk")
+    )
     assert one["metrics"] == two["metrics"]
     assert predict(Path(one["folder"]) / "0") == predict(Path(two["folder"]) / "0")
 
@@ -88,9 +98,9 @@ def test_what_would_read_the_whole_graph_is_refused(key, tmp_path):
 
 def test_arrays_that_configs_need(tmp_path):
     data = graph()
-    data.x, data.edge_weight = data.x.double(), torch.ones(data.num_edges)
+    data.edge_attr = torch.ones(data.num_edges, 1).double()
     save_graph(tmp_path / "disk", data)
-    with pytest.raises(RunError, match=r"with x in float32, and none of edges .*'x': 'float64'.*'edge_weight'"):
+    with pytest.raises(RunError, match=r"edge_attr if there is one, in float32 .*'edge_attr': 'float64'"):
         run_config(config(tmp_path / "disk"), tmp_path / "out")
 
 

@@ -53,8 +53,9 @@ def _on_disk(path: Path) -> Data:
     """A graph on disk, whose edges and features stay there."""
     graph, needed = DiskGraph(path), ("x", "y", *(f"{part}_mask" for part in PARTS))
     given = {name: str(graph.arrays[name].dtype).removeprefix("torch.") for name in (*graph.of_nodes, *graph.of_edges)}
-    if graph.of_edges or given.get("x") != "float32" or not given.keys() >= {*needed}:
-        names = f"{', '.join(needed)}, with x in float32, and none of edges"
+    floats = {given.get("x"), given.get("edge_attr", "float32")}
+    if floats != {"float32"} or not given.keys() >= {*needed}:
+        names = f"{', '.join(needed)}, with x, and edge_attr if there is one, in float32"
         raise RunError(f"dataset.dir: {path} must have the arrays {names} (got {given})")
     return mapped(graph)
 
