@@ -20,7 +20,9 @@ from _measure import bench_parser, described, in_fresh_process, machine, save_js
 from rich.console import Console
 
 from pyg_topomask.run import run_config, seed_run
+from pyg_topomask.run.advise.candidates import candidates
 from pyg_topomask.run.commands.advise import advise
+from pyg_topomask.run.config.load import load
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.output.saved import read_results
 from pyg_topomask.run.process_memory import peak_mib
@@ -75,13 +77,11 @@ def measured(path: Path, settings: list[str], epochs: int) -> dict[str, float | 
 def compare(name: str, attention: str, seconds: float, epochs: int) -> dict[str, Any]:
     """Prediction and measurement for one data set and attention."""
     path, extra = CONFIGS / f"{name.lower()}.yaml", settings_of(name)
-    (line,) = advise(str(path), [attention], seconds, extra)
-    if line.prediction is None:
-        raise SystemExit(f"{name}, {attention}: {line.problem}")
-    return {
-        "predicted": {**line.prediction._asdict(), "total_mib": line.total_mib},
-        "measured": in_fresh_process(measured, path, [*extra, *line.candidate.settings], epochs),
-    }
+    trial = advise(str(path), [attention], seconds, extra)[attention]
+    if trial.problem:
+        raise SystemExit(f"{name}, {attention}: {trial.problem}")
+    settings = candidates(load(path).config, [attention])[0].settings
+    return {"predicted": vars(trial), "measured": in_fresh_process(measured, path, [*extra, *settings], epochs)}
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:

@@ -6,6 +6,8 @@ import multiprocessing
 import pickle
 import sys
 from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import psutil
@@ -34,36 +36,30 @@ def in_process(function: Callable[..., Any], *arguments: Any, timeout: float, mi
     context: Any = multiprocessing.get_context("spawn" if windows else "forkserver")
     if not windows:
         context.set_forkserver_preload(["pyg_topomask.run.advise.trial"])
-    receiver, sender = context.Pipe(duplex=False)
-    # As bytes: torch would share the memory of each tensor by a file descriptor, and there are too few of them.
-    process = context.Process(target=_call, args=(function, pickle.dumps(arguments), sender, mib))
-    process.start()
-    sender.close()
-    try:
-        if not receiver.poll(timeout):
-            raise ProcessFailedError(f"was stopped after {timeout:,.0f} s")
-        succeeded, result = pickle.loads(receiver.recv_bytes())
-    except EOFError:
-        process.join(1)
-        raise ProcessFailedError(f"ended with exit code {process.exitcode}, most likely for lack of memory") from None
-    finally:
-        process.kill()  # whatever it still does is not needed
-        process.join()
-        receiver.close()
-    if not succeeded:
-        raise ProcessFailedError(result)
-    return result
+    with futures.ProcessPoolExecutor(1, context, _limit_memory, (mib,)) as pool:
+        # As bytes: torch would share the memory of each tensor by a file descriptor, and there are too few of them.
+        answer = pool.submit(_call, function, pickle.dumps(arguments))
+        try:
+            return pickle.loads(answer.result(timeout))
+        except futures.TimeoutError:
+            raise ProcessFailedError(f"was stopped after {timeout:,.0f} s") from None
+        except BrokenProcessPool:
+            raise ProcessFailedError("ended without a result, most likely for lack of memory") from None
+        except Exception as error:
+            raise ProcessFailedError(f"{type(error).__name__}: {error}") from None
+        finally:
+            for process in list(pool._processes.values()):  # whatever it still does is not needed
+                process.kill()
 
 
-def _call(function: Callable[..., Any], arguments: bytes, sender: Any, mib: float | None) -> None:
-    try:
-        if mib is not None and psutil.LINUX:  # an error here, where the system would end a process of its choice
-            import resource
+def _limit_memory(mib: float | None) -> None:
+    """Let allocations fail that exceed the limit, where the system would end a process of its choice."""
+    if mib is not None and psutil.LINUX:
+        import resource
 
-            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-            resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + int(mib * 2**20), hard))
-        answer = True, function(*pickle.loads(arguments))
-    except BaseException as error:
-        answer = False, f"{type(error).__name__}: {error}"
-    sender.send_bytes(pickle.dumps(answer))
-    sender.close()
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + int(mib * 2**20), hard))
+
+
+def _call(function: Callable[..., Any], arguments: bytes) -> bytes:
+    return pickle.dumps(function(*pickle.loads(arguments)))

@@ -1,27 +1,27 @@
-"""A trial of one attention, which is some epochs of the runner on a sample of the data, and what a run will take."""
+"""A trial of one attention: some epochs of the runner on a sample of the data, and what a run will take."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any, cast
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.loader import collate
 from pyg_topomask.nn import Mask
 from pyg_topomask.ops.reach import mean_hops, reach
-from pyg_topomask.run.advise.sample import MOST_BATCHES, Epoch, Sample, Size, estimate
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import Served, Splits, build_splits, loaders, ready_loader
@@ -30,47 +30,94 @@ from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.process_memory import peak_cuda_mib, peak_mib
 from pyg_topomask.run.runner import check_config
+from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.trainer import build_trainer, quiet, uses_cuda
 from pyg_topomask.run.user_modules import import_modules
 
+MOST_BATCHES = 24
+"""Training batches in a sample; a trial uses as many as its time allows."""
+
 _EPOCHS = 3  # the first of them warms up
 
 
-class Step(NamedTuple):
-    """Size of a batch, and the seconds that it took with its collation."""
+@dataclass(frozen=True)
+class Sample:
+    """Graphs for trials, with the features that the model takes, and how much of the data they are.
 
-    size: Size
-    seconds: float
+    Args:
+        train: The graphs of training batches; the last one is the largest batch of an epoch. A single graph is a batch.
+        val: The graphs of a validation batch.
+        masks: Training, validation and test nodes of a single graph, else None.
+        task: What is predicted.
+        resample: As in :class:`~pyg_topomask.run.data.formats.LoadedDataset`.
+        steps: Number of training and validation batches of an epoch; those of a single graph depend on the loader.
+        nodes: Nodes of all graphs.
+        evaluated_nodes: Nodes of the validation and test graphs.
+    """
+
+    train: list[list[Data]]
+    val: list[Data]
+    masks: tuple[Tensor, Tensor, Tensor] | None
+    task: Task
+    resample: Callable[[int], BaseTransform] | None
+    steps: tuple[int, int]
+    nodes: int
+    evaluated_nodes: int
+
+
+def draw_sample(config: Config, dataset: LoadedDataset, graphs: Sequence[Data], parts: tuple[Any, Any, Any]) -> Sample:
+    """Choose the batches of trials.
+
+    Args:
+        config: Gives batch size and seed.
+        dataset: Gives the task.
+        graphs: All graphs, with features.
+        parts: Indices of the training, validation and test graphs, or masks of nodes for a single graph.
+    """
+    counts, task, size = [int(graph.num_nodes or 0) for graph in graphs], dataset.task, config.train.batch_size
+    if dataset.is_one_graph:
+        graph = graphs[0].clone()
+        return Sample([[graph]], [graph], parts, task, dataset.resample, (1, 1), counts[0], 0)
+    order = torch.randperm(len(parts[0]), generator=torch.Generator().manual_seed(config.seed)).tolist()
+    batches = [[parts[0][i] for i in order[start : start + size]] for start in range(0, len(order), size)]
+    batches.sort(key=lambda batch: sum(counts[i] ** 2 for i in batch))
+    # Copies share no storage with the data set, which would be sent to another process as a whole.
+    *train, val = ([graphs[i].clone() for i in batch] for batch in [*_some(batches, MOST_BATCHES), parts[1][:size]])
+    steps, evaluated = (len(batches), -(-len(parts[1]) // size)), sum(counts[i] for i in (*parts[1], *parts[2]))
+    return Sample(train, val, None, task, dataset.resample, steps, sum(counts), evaluated)
+
+
+def _some(batches: list[Any], most: int) -> list[Any]:
+    """The last one of batches that are sorted by size, and others at equal steps, together at most ``most``."""
+    return [*batches[:-1][:: max(1, -(-(len(batches) - 1) // (most - 1)))], batches[-1]]
 
 
 @dataclass
 class Trial:
-    """What a trial has measured.
+    """What a run with an attention takes, as a trial predicts it.
 
     Args:
-        train: Training steps.
-        val: Validation steps.
-        fixed: Seconds that an epoch takes in addition to its steps, such as for metrics and checkpoints.
-        prepare: Seconds per node to compute encodings and to draw walks, edges and trees.
-        stored: Bytes per node of the graphs, and of what these add to them.
-        step_mib: Rise of the peak memory in MiB, of a GPU if it is used; None if it cannot be measured.
+        epoch_s: Seconds per epoch, with evaluation.
+        prepare_s: Seconds before the first epoch for encodings, walks, edges and trees.
+        step_s: Seconds of a training step.
+        total_mib: Peak memory of the run in MiB, of its process or of tensors on the GPU; None if it is not known.
+        step_mib: Rise of the peak memory in training in MiB, of a GPU if it is used; None if it cannot be measured.
+        stored_mib: Memory of what is added to the graphs and of the batches of evaluations, in MiB.
         parameters: Number of parameters.
         hops: Mean number of hops that the mask of the first layer sees before training; None without a mask.
-        parts: Number of training and validation steps of an epoch, if the loader serves one graph.
         problem: Why the attention cannot be used; empty if it can.
     """
 
-    train: list[Step] = field(default_factory=list)
-    val: list[Step] = field(default_factory=list)
-    fixed: float = 0.0
-    prepare: float = 0.0
-    stored: tuple[float, float] = (0.0, 0.0)
+    epoch_s: float = 0.0
+    prepare_s: float = 0.0
+    step_s: float = 0.0
+    total_mib: float | None = None
     step_mib: float | None = None
+    stored_mib: float = 0.0
     parameters: int = 0
     hops: float | None = None
-    parts: tuple[int, int] | None = None
     problem: str = ""
 
 
@@ -88,43 +135,46 @@ def run_trial(
         sample: The data.
         seconds: Time for the training steps.
     """
-    trial = Trial()
     try:
         import_modules(modules)
         with storage_errors(), quiet():
             config = check_config(values, overrides)[0].config
             train = config.train.model_copy(update={"eval_period": 1, "ckpt_period": 10**6, "mode": "custom"})
             optim = config.optim.model_copy(update={"max_epoch": _EPOCHS})
-            config = config.model_copy(update={"train": train, "optim": optim})
-            _measure(trial, config, replace(sample, train=sample.train[-1:]))
-            count = min(len(sample.train), int(seconds / (_EPOCHS * trial.train[-1].seconds)))
+            shortened = config.model_copy(update={"train": train, "optim": optim})
+            trial = _measure(shortened, replace(sample, train=sample.train[-1:]), config.train.eval_period)
+            count = min(len(sample.train), int(seconds / (_EPOCHS * trial.step_s)))
             if count > 1:
-                _measure(trial, config, replace(sample, train=sample.train[-count:]))
+                trial = _measure(shortened, replace(sample, train=_some(sample.train, count)), config.train.eval_period)
+            return trial
     except (RunError, ValueError, TypeError, RuntimeError) as error:
-        trial.problem = str(error)
-    return trial
+        return Trial(problem=str(error))
 
 
-def _measure(trial: Trial, config: Config, sample: Sample) -> None:
-    """Prepare and train on all batches of a sample, and note what it took."""
+def _measure(config: Config, sample: Sample, eval_period: int) -> Trial:
+    """Prepare and train on all batches of a sample, and predict from what it took."""
     torch.manual_seed(config.seed)
-    graphs, parts = [graph for batch in sample.train for graph in batch], sample.masks
-    every: Any = sample.masks
-    if parts is None:
-        every = (range(len(graphs)), range(len(graphs), len(graphs) + len(sample.val)), [])
+    graphs = [graph for batch in sample.train for graph in batch]
+    parts: Any = None
+    if sample.masks is None:
+        parts = (range(len(graphs)), range(len(graphs), len(graphs) + len(sample.val)), [])
         graphs = [*graphs, *sample.val]
-    before, nodes = sum(map(_bytes, graphs)), sum(int(graph.num_nodes or 0) for graph in graphs)
-    dataset = LoadedDataset(graphs, sample.task, None if parts is not None else every, sample.resample)
-    begin = time.perf_counter()
+    given, nodes = sum(map(_bytes, graphs)), sum(int(graph.num_nodes or 0) for graph in graphs)
+    dataset, begin = LoadedDataset(graphs, sample.task, parts, sample.resample), time.perf_counter()
     steps = build_sampling_transforms(config, config.seed)
-    splits = build_splits(config, dataset, graphs, every, steps, cache=False)
-    trial.prepare = (time.perf_counter() - begin) / nodes
+    splits = build_splits(config, dataset, graphs, cast(Any, parts or sample.masks), steps, cache=False)
+    prepare_s = (time.perf_counter() - begin) / nodes * sample.nodes
     prepared = splits.train if splits.is_one_graph else [*splits.train, *splits.val]
-    trial.stored = before / nodes, (sum(map(_bytes, prepared)) - before) / nodes
+    stored = sum(map(_bytes, prepared))
+    trial = Trial(prepare_s=prepare_s)
+    trial.stored_mib = ((stored - given) * sample.nodes + stored * sample.evaluated_nodes) / nodes / 2**20
     watch, measure = _Stopwatch(), peak_cuda_mib if uses_cuda(config) else peak_mib
     with tempfile.TemporaryDirectory() as folder:
         trial.step_mib = measure(lambda: _train(trial, config, splits, sample, watch, Path(folder)))
-    trial.train, trial.val, trial.fixed = watch.train, watch.val, watch.fixed()
+    trial.step_s = fmean(watch.train)
+    train, val = (count * fmean(seconds) for count, seconds in zip(watch.steps, (watch.train, watch.val)))
+    trial.epoch_s = train + val / eval_period + watch.fixed()
+    return trial
 
 
 def _bytes(graph: Data) -> int:
@@ -140,13 +190,13 @@ def _train(trial: Trial, config: Config, splits: Splits, sample: Sample, watch: 
     callbacks = [EpochSeed(config.seed, 0, splits.set_epoch), Recorder(folder, config, lambda *_: None), watch]
     if splits.is_one_graph:
         train, val, _ = loaders(config, splits, config.seed)
-        trial.parts = len(train), len(val)
+        watch.steps = len(train), len(val)
     else:
         ends = list(accumulate(map(len, sample.train)))
         batches = [list(range(end - len(graphs), end)) for graphs, end in zip(sample.train, ends)]
         served = Served(splits.train, splits.serve_transforms)
         train = DataLoader(served, batch_sampler=batches, num_workers=config.num_workers, collate_fn=collate)
-        val = ready_loader(splits.val, config.train.batch_size)
+        val, watch.steps = ready_loader(splits.val, config.train.batch_size), sample.steps
     trial.hops = _mean_hops(module.model, next(iter(train)))
     trainer = build_trainer(config, callbacks=callbacks, limit_train_batches=MOST_BATCHES, default_root_dir=folder)
     trainer.fit(module, train, val)
@@ -159,11 +209,16 @@ def _mean_hops(model: Module, batch: Data) -> float | None:
 
 
 class _Stopwatch(pl.Callback):
-    """Measures each training step and validation step of all epochs but the first."""
+    """Measures the seconds of each training step and validation step, with its collation, of all epochs but the first.
+
+    Attributes:
+        steps: Number of training and validation steps of an epoch of the run.
+    """
 
     def __init__(self) -> None:
-        self.train: list[Step] = []
-        self.val: list[Step] = []
+        self.train: list[float] = []
+        self.val: list[float] = []
+        self.steps = (1, 1)
         self._last = self._begin = 0.0
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
@@ -171,70 +226,30 @@ class _Stopwatch(pl.Callback):
         if trainer.current_epoch == 1:
             self._begin = self._last
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Data, *_: Any) -> None:
-        self._record(self.train, batch, trainer.current_epoch)
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._record(self.train, trainer.current_epoch)
 
     def on_validation_start(self, *_: Any) -> None:
         self._last = _now()
 
-    def on_validation_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Data, *_: Any) -> None:
-        self._record(self.val, batch, trainer.current_epoch)
+    def on_validation_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._record(self.val, trainer.current_epoch)
 
     def on_train_end(self, *_: Any) -> None:
         self._last = _now()
 
-    def _record(self, steps: list[Step], batch: Data, epoch: int) -> None:
-        now, ends = _now(), batch.get("ptr")
-        counts = [int(batch.num_nodes or 0)] if ends is None else ends.diff().tolist()
+    def _record(self, steps: list[float], epoch: int) -> None:
+        now = _now()
         if epoch > 0:
-            steps.append(Step(Size.of(counts), now - self._last))
+            steps.append(now - self._last)
         self._last = now
 
     def fixed(self) -> float:
-        """Seconds that an epoch takes in addition to its steps."""
-        steps = sum(step.seconds for step in self.train + self.val)
-        return max(0.0, self._last - self._begin - steps) / (_EPOCHS - 1)
+        """Seconds that an epoch takes in addition to its steps, such as for metrics and checkpoints."""
+        return max(0.0, self._last - self._begin - sum(self.train + self.val)) / (_EPOCHS - 1)
 
 
 def _now() -> float:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-class Prediction(NamedTuple):
-    """What a run with an attention takes.
-
-    Args:
-        epoch_s: Seconds per epoch, with evaluation.
-        prepare_s: Seconds before the first epoch for encodings, walks, edges and trees.
-        step_mib: Rise of the peak memory in training, in MiB; None if it cannot be measured.
-        stored_mib: Memory of what is added to the graphs and of the batches of evaluations, in MiB.
-    """
-
-    epoch_s: float
-    prepare_s: float
-    step_mib: float | None
-    stored_mib: float
-
-
-def predict(trial: Trial, epoch: Epoch, eval_period: int = 1) -> Prediction:
-    """Predict a run from a trial.
-
-    Args:
-        trial: The measurements.
-        epoch: What an epoch processes.
-        eval_period: Number of epochs per evaluation.
-    """
-    if trial.parts is not None:  # parts of one graph have about the same size
-        pairs = zip(trial.parts, (trial.train, trial.val))
-        train, val = (count * float(np.mean([step.seconds for step in steps])) for count, steps in pairs)
-    else:
-        train, val = (
-            sum(estimate(steps, size) for size in sizes)
-            for steps, sizes in ((trial.train, epoch.train), (trial.val, epoch.val))
-        )
-    given, added = trial.stored
-    stored = (added * epoch.num_nodes + (given + added) * epoch.evaluated_nodes) / 2**20
-    prepare = trial.prepare * epoch.num_nodes
-    return Prediction(train + val / eval_period + trial.fixed, prepare, trial.step_mib, stored)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
 
-from pyg_topomask.run.advise.candidates import Candidate, candidates
+from pyg_topomask.run.advise.candidates import candidates
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
-from pyg_topomask.run.advise.sample import draw_sample
-from pyg_topomask.run.advise.trial import Prediction, Trial, predict, run_trial
+from pyg_topomask.run.advise.trial import Trial, draw_sample, run_trial
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
@@ -36,27 +33,6 @@ _PATIENCE = 120.0  # seconds that a trial may take in addition to ten times its 
 _SAFETY = 0.8  # share of the available memory that a trial may take
 
 
-@dataclass(frozen=True)
-class Advice:
-    """A line of the answer.
-
-    Args:
-        candidate: The attention.
-        prediction: Its cost; None if it cannot be used.
-        total_mib: Predicted peak memory, of the process or of tensors on the GPU; None if it is not known.
-        parameters: Number of parameters.
-        hops: Mean number of hops that its mask sees before training; None without a mask.
-        problem: Why it cannot be used; empty if it can.
-    """
-
-    candidate: Candidate
-    prediction: Prediction | None = None
-    total_mib: float | None = None
-    parameters: int = 0
-    hops: float | None = None
-    problem: str = ""
-
-
 def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     """Run the command."""
     given = arguments.source, arguments.attention, arguments.seconds, overrides, arguments.modules
@@ -74,8 +50,8 @@ def advise(
     overrides: Sequence[str] = (),
     modules: Sequence[str] = (),
     display: Display | None = None,
-) -> list[Advice]:
-    """Try attentions on a sample of a data set; the fastest one is the first of the result.
+) -> dict[str, Trial]:
+    """Try attentions on a sample of a data set: what each takes, by its name, the fastest one first.
 
     Args:
         source: A config file, or the name of a data set with a config, such as ``ENZYMES``.
@@ -98,9 +74,8 @@ def advise(
     shown = display or Display(Console(quiet=True))
     dataset = loaded(config, shown)
     graphs, parts, _ = read_features(config, dataset, config.seed)
-    sample, epoch = draw_sample(config, dataset, graphs, parts)
-    cuda = uses_cuda(config)
-    values, found = config.model_dump(exclude_unset=True), []
+    sample, cuda, found = draw_sample(config, dataset, graphs, parts), uses_cuda(config), dict[str, Trial]()
+    values = config.model_dump(exclude_unset=True)
     # CUDA reserves many times the address space that it uses.
     bounds: dict[str, Any] = {"timeout": _PATIENCE + 10 * seconds, "mib": None if cuda else _SAFETY * available_mib()}
     job = shown.job("attentions tried", len(chosen))
@@ -110,25 +85,28 @@ def advise(
             trial = in_process(run_trial, values, candidate.settings, modules, sample, seconds, **bounds)
         except ProcessFailedError as error:
             trial = Trial(problem=f"the trial {error}")
-        prediction = predict(trial, epoch, config.train.eval_period) if trial.train else None
-        total = None if prediction is None else prediction.step_mib
-        if prediction is not None and total is not None and not cuda:
-            total += resident_mib() + prediction.stored_mib
-        found.append(Advice(candidate, prediction, total, trial.parameters, trial.hops, trial.problem))
+        if trial.step_mib is not None:
+            trial.total_mib = trial.step_mib + (0.0 if cuda else resident_mib() + trial.stored_mib)
+        found[candidate.name] = trial
     job.remove()
-    return sorted(found, key=lambda one: one.prediction.epoch_s if one.prediction else math.inf)
+    return dict(sorted(found.items(), key=lambda item: (item[1].problem != "", item[1].epoch_s)))
 
 
-def as_text(advice: Sequence[Advice]) -> Group:
+def as_text(found: Mapping[str, Trial]) -> Group:
     """A table for a terminal, and below it what could not be tried."""
-    columns: dict[str, list[str]] = {"attention": [one.candidate.name for one in advice]}
-    for name, key in (("s/epoch", "epoch_s"), ("s before", "prepare_s")):
-        columns[name] = ["–" if one.prediction is None else _seconds(getattr(one.prediction, key)) for one in advice]
-    columns["memory MiB"] = ["–" if one.total_mib is None else f"{one.total_mib:,.0f}" for one in advice]
-    columns["parameters"] = [f"{one.parameters:,}" if one.prediction else "–" for one in advice]
-    columns["hops"] = ["–" if one.hops is None else f"{one.hops:.2f}" for one in advice]
-    problems = [f"{one.candidate.name}: {' '.join(one.problem.split())}" for one in advice if one.problem]
-    return titled_table("attentions, the fastest first", columns, "\n".join([_CAPTION, *problems]))
+    shown: dict[str, Callable[[Trial], str]] = {
+        "s/epoch": lambda trial: _seconds(trial.epoch_s),
+        "s before": lambda trial: _seconds(trial.prepare_s),
+        "memory MiB": lambda trial: "–" if trial.total_mib is None else f"{trial.total_mib:,.0f}",
+        "parameters": lambda trial: f"{trial.parameters:,}",
+        "hops": lambda trial: "–" if trial.hops is None else f"{trial.hops:.2f}",
+    }
+    columns = {
+        name: ["–" if trial.problem else cell(trial) for trial in found.values()] for name, cell in shown.items()
+    }
+    problems = [f"{name}: {' '.join(trial.problem.split())}" for name, trial in found.items() if trial.problem]
+    caption = "\n".join([_CAPTION, *problems])
+    return titled_table("attentions, the fastest first", {"attention": list(found), **columns}, caption)
 
 
 def _seconds(value: float) -> str:
