@@ -29,11 +29,10 @@ _POSITION: list[Option] = [
 _RUN: Option = ("run RUN", "folder of a seed, or results folder with a single seed", {})
 _KINDS = (
     "attention: weights of pairs of nodes; mask: a mask and one of its rows; reach: how far a mask sees, as a table "
-    "and, with --out, a picture; walks: coverage and errors of "
+    "and, with --out, a picture; path: the engines of masked attention on a batch, with times or reasons"
 )
-_KINDS += "a GRF mask by the number of walks; path: the engines of masked attention on a batch, with times or reasons"
 _DATA = "train, val, test or all: items of the run's data set (default: test); or a file of torch.save with graphs"
-_SHOW = "draw the attention, mask, reach or walks of a layer, on graphs of a config's data set, or print its engines"
+_SHOW = "draw the attention, mask or reach of a layer, on graphs of a config's data set, or print its engines"
 
 _ENCODING = "random-walk return probabilities (default), Laplacian eigenvectors, or none"
 _MASK = "for attention that also reads the graph through this mask, such as rwgnk (default: none)"
@@ -72,7 +71,7 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
     "show": (
         _SHOW,
         [
-            ("kind KIND", _KINDS, {"choices": ("attention", "mask", "reach", "walks", "path")}),
+            ("kind KIND", _KINDS, {"choices": ("attention", "mask", "reach", "path")}),
             ("config CONFIG", "YAML file", {}),
             ("--out FILE", "picture to write; its suffix gives the format (not for path, not needed for reach)", {}),
             *_POSITION,
@@ -124,7 +123,7 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
     ),
     "report": (
         "write an HTML file about a run, which opens without a network",
-        [_RUN, *_POSITION, ("--out FILE", "default: report.html", {"default": "report.html"})],
+        [_RUN, ("--out FILE", "default: report.html", {"default": "report.html"})],
     ),
 }
 

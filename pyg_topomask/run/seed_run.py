@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.loggers import WandbLogger
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
@@ -30,10 +30,10 @@ from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.output.saved import write_config
 from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
+from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.freed_memory import ReturnFreedMemory
-from pyg_topomask.run.training.inference import evaluate, write_submission
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.trainer import build_trainer, quiet
 from pyg_topomask.tensor_files import reason_of
@@ -96,12 +96,13 @@ class SeedRun:
         return module
 
     def _infer(self, module: GraphModule, splits: Splits, display: Display) -> None:
-        """Evaluate the pretrained model, and write its predictions if the mode requests them."""
+        """Evaluate the pretrained model on all three sets."""
         start, parts = time.perf_counter(), evaluation_loaders(self.config, splits)
         with display.working(f"{self.title}: evaluating"):
-            metrics = evaluate(build_trainer(self.config, callbacks=self._redraw_walks()), module, parts)
-        if self.config.train.mode == "PCQM4Mv2-inference":
-            write_submission(module, parts[1:], self.folder)
+            trainer, metrics = build_trainer(self.config, callbacks=self._redraw_walks()), dict[str, float]()
+            for part, loader in zip(PARTS, parts):
+                trainer.test(module, loader, verbose=False)
+                metrics |= {name.replace("test", part, 1): float(x) for name, x in trainer.callback_metrics.items()}
         times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
         display.print(f"{self.title}: {self._write_result(metrics, module, splits, times)}")
 
@@ -177,24 +178,26 @@ class SeedRun:
             recorder,
             ReturnFreedMemory(),
         ]
-        opened: Any = loggers_of(config, folder, self.title, display.print) if is_main() else nullcontext([])
-        with opened as loggers:
-            trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
-            trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
-            last = folder / LAST
-            try:
-                trainer.fit(module, train, val, ckpt_path=last if start else None)
-            except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                raise KeyboardInterrupt from error
-            except Exception as error:
-                if isinstance(error, (RunError, OSError, MemoryError)) or not start or recorder.started:
-                    raise
-                reason = f"{type(error).__name__}: {reason_of(error)}"
-                advice = "delete it to train that seed from the start"
-                raise RunError(f"{last} is damaged, or of another version ({reason}); {advice}") from error
-            self._load_best(module, recorder.best_epoch)
-            trainer.test(module, test, verbose=False)
+        loggers = loggers_of(config, folder, self.title, display.print) if is_main() else []
+        trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
+        trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
+        last = folder / LAST
+        try:
+            trainer.fit(module, train, val, ckpt_path=last if start else None)
+        except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            raise KeyboardInterrupt from error
+        except Exception as error:
+            if isinstance(error, (RunError, OSError, MemoryError)) or not start or recorder.started:
+                raise
+            reason = f"{type(error).__name__}: {reason_of(error)}"
+            advice = "delete it to train that seed from the start"
+            raise RunError(f"{last} is damaged, or of another version ({reason}); {advice}") from error
+        self._load_best(module, recorder.best_epoch)
+        trainer.test(module, test, verbose=False)
+        for logger in loggers:
+            if isinstance(logger, WandbLogger):
+                logger.experiment.finish()  # it would otherwise also get the curves of the next seed
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}
 

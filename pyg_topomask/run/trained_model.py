@@ -73,7 +73,7 @@ def open_run(folder: str | Path) -> OpenedRun:
     Raises:
         RunError: If there is no run, or its files are damaged or of another version.
     """
-    seed = _seed_folder(Path(folder).expanduser())
+    seed = seed_folder(Path(folder).expanduser())
     config = read_config(seed / "config.yaml")
     for key, problem in name_problems(config):
         raise RunError(f"{seed / 'config.yaml'}: {key}: {problem} If it is your own, {IMPORT_ADVICE}")
@@ -89,7 +89,12 @@ def open_run(folder: str | Path) -> OpenedRun:
     return OpenedRun(seed, config, task, model, RunTransform(config, fitted, sizes[0], sizes[2], model))
 
 
-def _seed_folder(folder: Path) -> Path:
+def seed_folder(folder: Path) -> Path:
+    """The folder itself if it has a trained model, else that of its only seed.
+
+    Raises:
+        RunError: If there is none, or there are several.
+    """
     if (folder / BEST).exists():
         return folder
     if not folder.exists():

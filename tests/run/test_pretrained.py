@@ -1,7 +1,6 @@
 """Fine-tuning and inference from the weights of a finished run."""
 
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.pretrained import refuse_other_split
 from pyg_topomask.run.runner import check_config
-from pyg_topomask.run.task import Task
-from pyg_topomask.run.training import inference
 from tests.run.conftest import TINY
 
 INFERENCE = {"mode": "inference-only"}
@@ -38,25 +35,6 @@ def first(tiny, finished, tmp_path):
 
 def bare(tiny, **more):
     return {"dataset": tiny["dataset"], "pretrained": tiny["pretrained"], "train": INFERENCE, **more}
-
-
-def test_predictions_for_hidden_molecules_are_written_by_ogb(monkeypatch, tmp_path):
-    written = {}
-
-    class Evaluator:
-        def save_test_submission(self, input_dict, dir_path, mode):
-            written[mode] = input_dict["y_pred"].tolist(), dir_path
-
-    class Gap(torch.nn.Module):
-        task, device = Task("graph", "regression", 1), "cpu"
-
-        def forward(self, batch):
-            return batch.view(-1, 1)
-
-    monkeypatch.setattr(inference, "need", lambda *names: SimpleNamespace(PCQM4Mv2Evaluator=Evaluator))
-    parts = ([torch.tensor([-1.0, 7.0]), torch.tensor([60.0])], [torch.tensor([5.0])])
-    inference.write_submission(Gap(), parts, tmp_path)
-    assert written == {"test-dev": ([0, 7, 50], str(tmp_path)), "test-challenge": ([5], str(tmp_path))}
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 import json
 import math
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import yaml
 from lightning.pytorch.loggers import Logger
 
 import pyg_topomask
-from pyg_topomask.run import run_config
+from pyg_topomask.run import run_config, seed_run
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
@@ -19,7 +18,6 @@ from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output import loggers
 from pyg_topomask.run.output.saved import compared
 from pyg_topomask.run.runner import check_config
-from pyg_topomask.run.training.lightning_module import GraphModule
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -61,12 +59,15 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path, curves):
 
 
 def test_notes_name_unused_settings_and_missing_loggers(tiny, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pyg_topomask.run.output.loggers.is_installed", lambda package: False)
+    def missing(*_, **settings):
+        raise ModuleNotFoundError("no such package")
+
+    monkeypatch.setattr(loggers, "WandbLogger", missing)
+    monkeypatch.setattr(loggers, "TensorBoardLogger", missing)
     other = ["gt.layer_type=GIN+None", "optim.max_epoch=1", "optim.num_warmup_epochs=0", "topomask.num_walks=3"]
     run_config(tiny, tmp_path, overrides=[*other, "wandb.use=true", "tensorboard_each_run=true"])
     text = capsys.readouterr().out
-    assert "wandb.use is true, but wandb is not installed; the run continues without it" in text
-    assert "tensorboard_each_run is true, but tensorboard is not installed" in text
+    assert text.count("note: the run continues without a logger that is not installed: no such package\n") == 2
     assert "note: GIN+None does not use topomask.num_walks\n" in text  # others are not of the command line
 
 
@@ -268,26 +269,19 @@ def test_several_splits_of_one_seed(tiny, tmp_path):
         run_config(tiny, tmp_path, repeat=2, overrides=["run_multiple_splits=[0, 2]"])
 
 
-def test_a_folder_that_is_called_wandb_is_not_the_package(tmp_path, monkeypatch):
-    (tmp_path / "wandb").mkdir()  # as W&B leaves it
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert not loggers.is_installed("wandb")
-
-
 class FakeWandb(Logger):
     """A logger of Weights & Biases that notes the metrics and the end of its run."""
 
     name = version = "fake"
 
-    def __init__(self, **settings):
+    def __init__(self, *_, config, **settings):
         super().__init__()
-        self.notes = []
+        self.notes = [f"seed {config['seed']}"]
         self.runs.append(self.notes)
-        self.experiment = SimpleNamespace(finish=lambda exit_code: self.notes.append(f"finished with {exit_code}"))
+        self.experiment = SimpleNamespace(finish=lambda: self.notes.append("finished"))
 
     def log_hyperparams(self, params):
-        self.notes.append(f"seed {params['seed']}")
+        """Not called."""
 
     def log_metrics(self, metrics, step=None):
         self.notes += ["tested"] if "test_loss" in metrics else []
@@ -295,17 +289,8 @@ class FakeWandb(Logger):
 
 @pytest.mark.slow
 def test_each_seed_is_a_finished_run_of_wandb(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(loggers, "is_installed", lambda package: True)
-    monkeypatch.setattr(loggers, "WandbLogger", FakeWandb)
+    for module in (loggers, seed_run):
+        monkeypatch.setattr(module, "WandbLogger", FakeWandb)
     monkeypatch.setattr(FakeWandb, "runs", [], raising=False)
-    tiny |= {"wandb": {"use": True}, "optim": {"max_epoch": 1}}
-    run_config(tiny, tmp_path, repeat=2)
-    assert FakeWandb.runs == [[f"seed {seed}", "tested", "finished with 0"] for seed in (0, 1)]
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(GraphModule, "training_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_config(tiny, tmp_path, name="interrupted")
-    assert FakeWandb.runs[-1] == ["seed 0", "finished with 1"]  # W&B shows it as failed
+    run_config(tiny | {"wandb": {"use": True}, "optim": {"max_epoch": 1}}, tmp_path, repeat=2)
+    assert FakeWandb.runs == [[f"seed {seed}", "tested", "finished"] for seed in (0, 1)]

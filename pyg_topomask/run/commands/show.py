@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import Attention, GPSNetwork, GRFMask
+from pyg_topomask.nn import Attention, GPSNetwork
 from pyg_topomask.run.commands.show_path import path_table
 from pyg_topomask.run.commands.show_reach import draw_reach, reach_table
-from pyg_topomask.run.commands.walk_quality import walk_quality
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import load_dataset
@@ -29,9 +27,8 @@ from pyg_topomask.run.output.files import output_path, write_output
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
-from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.base import apply_all
-from pyg_topomask.viz import plot_mask, plot_walks
+from pyg_topomask.viz import plot_mask
 from pyg_topomask.viz.drawing import literal
 
 if TYPE_CHECKING:
@@ -62,18 +59,18 @@ class View:
     title: str
     untrained: GPSNetwork | None = None
 
-    def attention(self, kind: type[Module]) -> Any:
-        """The first attention of this kind in the layer, or None."""
-        return next((attn for attn in self.model.layers[self.layer].attentions if isinstance(attn, kind)), None)
+    def attention(self) -> Any:
+        """The first attention of this package in the layer, or None."""
+        return next((attn for attn in self.model.layers[self.layer].attentions if isinstance(attn, Attention)), None)
 
-    def mask(self, kind: type[Module] = Module) -> Any:
-        """The first mask of this kind in the layer, or None."""
+    def mask(self) -> Any:
+        """The first mask in the layer, or None."""
         masks = (getattr(attn, "mask", None) for attn in self.model.layers[self.layer].attentions)
-        return next((mask for mask in masks if isinstance(mask, kind)), None)
+        return next((mask for mask in masks if mask is not None), None)
 
     def missing(self, kind: str, needed: str, attention: str) -> NoPictureError:
         """The error of a layer that has nothing to draw of this kind."""
-        found = {"mask": self.mask(), "attention": self.attention(Attention)}
+        found = {"mask": self.mask(), "attention": self.attention()}
         others = [f"; 'topomask show {name}' works for this config" for name, part in found.items() if part is not None]
         example = f"such as gt.layer_type={self.config.gt.first}+{attention} (got {self.config.gt.layer_type})"
         return NoPictureError(f"the picture '{kind}' needs {needed}, {example}{''.join(others)}")
@@ -106,13 +103,12 @@ def picture(
     checkpoint: str | Path | None = None,
     overrides: Sequence[str] = (),
 ) -> Figure:
-    """Draw the attention, the mask or the quality of the walks of one layer.
+    """Draw the attention, the mask or the reach of the mask of one layer.
 
     Args:
         kind: ``"attention"``: the weights of the layer's first attention as a matrix, and those of one node on the
             graph. ``"mask"``: the same of a topological mask. ``"reach"``: the share of a row's mass by hop, on a batch
-            of graphs. ``"walks"``: coverage, non-zeros and errors of a GRF mask
-            against the number of walks.
+            of graphs.
         config: YAML file.
         graph: Number of the graph in the data set.
         layer: Number of the layer, from 0.
@@ -184,7 +180,7 @@ def _restore(model: GPSNetwork, path: Path) -> int:
 
 
 def _draw_attention(view: View) -> Figure:
-    attn, (data,) = view.attention(Attention), view.graphs
+    attn, (data,) = view.attention(), view.graphs
     if attn is None:
         raise view.missing("attention", "an attention", "KMIP")
     calls: list[Any] = []
@@ -213,24 +209,10 @@ def _draw_mask(view: View) -> Figure:
     return plot_mask(operator, data.edge_index, view.title, view.node, view.head if operator.heads else 0)
 
 
-def _draw_walks(view: View) -> Figure:
-    mask = view.mask(GRFMask)
-    if mask is None:
-        raise view.missing("walks", "a mask of graph random features", "GRF")
-    if view.node is not None:
-        raise RunError("--node is for the pictures of attentions and masks; 'walks' averages over all nodes")
-    steps = build_sampling_transforms(view.config, view.config.seed)
-    walks = next(step for step in steps if isinstance(step, AddRandomWalks))
-    with torch.no_grad():
-        quality = walk_quality(mask, walks, view.graphs[0], view.head if mask.heads > 1 else 0)
-    return plot_walks(quality, view.title, walks.num_walks)
-
-
 PICTURES: dict[str, Callable[[View], Figure]] = {
     "attention": _draw_attention,
     "mask": _draw_mask,
     "reach": draw_reach,
-    "walks": _draw_walks,
 }
 TABLES: dict[str, Callable[[View], Any]] = {"path": path_table, "reach": reach_table}
 """What ``topomask show`` draws, and what it prints, by the name of the kind."""

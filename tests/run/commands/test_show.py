@@ -6,18 +6,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from torch_geometric.data import Data
 
-from pyg_topomask.nn import GRFMask
 from pyg_topomask.ops.reach import mean_hops
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands.show import PICTURES, load_view, picture
 from pyg_topomask.run.commands.show_reach import reach_of
-from pyg_topomask.run.commands.walk_quality import NUM_WALKS, walk_quality
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.runner import run_config
-from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddRandomWalks
 
 matplotlib.use("Agg")
 
@@ -93,32 +88,6 @@ def test_layers_with_several_attentions_have_every_picture(tiny_file, layer_type
     assert all("tiny, graph 0" in title for title in titles.values())
 
 
-def test_quality_of_walks_is_drawn_against_their_number(tiny_file):
-    figure = picture("walks", tiny_file, graph=3, overrides=["topomask.num_tables=2", "gt.layers=2"], layer=1)
-    share, rows, errors = figure.axes
-    assert "tiny, graph 3, layer 1" in share.get_title()
-    assert [len(axes.lines) for axes in (share, rows, errors)] == [2, 4, 5]
-    assert set(share.lines[1].get_xdata()) == {4}  # the config's number of walks
-
-
-@pytest.mark.parametrize("settings", [{}, {"diagonal": "corrected"}, {"table": 1}, {"symmetric": False}])
-def test_quality_of_walks(settings):
-    mask = GRFMask(2, **{"max_length": 3, **settings})
-    with torch.no_grad():
-        mask.modulation[1] = torch.tensor([1.0, -1.0, 0.5, 0.2])
-        walks = AddRandomWalks(max_length=3, halt_prob=0.2, seed=0, num_tables=2, diagonal=mask.diagonal)
-        found = walk_quality(mask, walks, GRAPHS["star"], head=1)
-    assert found["walks"] == list(NUM_WALKS)
-    assert found["coverage"] == sorted(found["coverage"])
-    assert found["coverage"][-1] == pytest.approx(1)  # a star's nodes all reach each other in three hops
-    assert found["entries"][-1] == pytest.approx(5)
-    for name in ("error", "quantile", "bound"):
-        assert found[name][-1] < 0.5 * found[name][0]
-    for error, estimated, quantile, bound in zip(*(found[x] for x in ("error", "estimated", "quantile", "bound"))):
-        assert estimated == pytest.approx(error, rel=0.7)  # the spread of draws around the exact mask
-        assert 0 < error < 2 * quantile < 2 * bound
-
-
 def test_mask_is_drawn_with_a_row(tiny_file):
     figure = picture("mask", tiny_file, graph=3, node=2)
     assert "tiny, graph 3" in figure.axes[0].get_title()
@@ -151,13 +120,6 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
     assert "layer 0: attention on" in capsys.readouterr().out
 
 
-def test_graphs_without_an_entry_or_with_too_many_have_no_quality():
-    with pytest.raises(ValueError, match="no two nodes are connected"):
-        walk_quality(GRFMask(), AddRandomWalks(), GRAPHS["single"])
-    with pytest.raises(ValueError, match="at most 3,000 nodes \\(got 3,001\\)"):
-        walk_quality(GRFMask(), AddRandomWalks(), Data(num_nodes=3001))
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
@@ -169,8 +131,6 @@ def test_graphs_without_an_entry_or_with_too_many_have_no_quality():
         ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"=GCN\+KMIP \(got GCN\+None\)$"),
         ("mask", {}, r"=GIN\+GRF \(got GIN\+KMIP\).*show attention'"),
         ("reach", {}, r"'reach' needs an attention with a mask, such as gt.layer_type=GIN\+GRF"),
-        ("walks", {}, r"'walks' needs a mask of graph random features, such as gt.layer_type=GIN\+GRF"),
-        ("walks", {"overrides": ["gt.layer_type=GIN+GRF"], "node": 1}, "--node is for the pictures of"),
         ("attention", {"graph": 48}, r"--graph must be from 0 to 47 \(got 48\)"),
         ("attention", {"layer": 2}, r"--layer must be from 0 to 1 \(got 2\)"),
         ("attention", {"head": -1}, r"--head must be from 0 to 1 \(got -1\)"),

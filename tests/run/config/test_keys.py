@@ -240,7 +240,6 @@ REFUSED = [
     ("gnn.head=node", r"gnn\.head: node is for nodes; subset has graphs"),
     ("gnn.head=nodes", "no head is called 'nodes'; there are default, .*Did you mean 'node'"),
     ("gnn.head=ogb_code_graph", "belong together"),
-    ("train.mode=PCQM4Mv2-inference", r"needs the data set of that name, .* \(got subset, 1\)"),
     ("train.mode=inference-only", "needs the folder of a finished run"),
     ("train.mode=log-attn-weights", "train.mode: must be one of custom, standard, inference-only"),
     ("train.eval_period=21", "exceeds optim.max_epoch 20: there would be no evaluation"),

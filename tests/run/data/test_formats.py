@@ -283,12 +283,11 @@ def test_parts_of_pcqm_are_those_of_graphgps(monkeypatch):
     split = {"train": torch.arange(200_000), "valid": torch.arange(200_000, 200_010), **hidden}
     monkeypatch.setattr(ogb, "need", lambda *names: SimpleNamespace(PygPCQM4Mv2Dataset=None))
     monkeypatch.setattr(ogb, "from_raw", lambda *arguments: SimpleNamespace(root="", get_idx_split=lambda: split))
-    for name, sizes in {"full": [50_000, 150_000, 10], "subset": [5_000, 50_000, 10], "inference": [10, 3, 2]}.items():
+    for name, sizes in {"full": [50_000, 150_000, 10], "subset": [5_000, 50_000, 10]}.items():
         parts = load_dataset(DatasetConfig(format="OGB", name=f"PCQM4Mv2-{name}")).parts
         assert [len(part) for part in parts] == sizes
-        if name != "inference":
-            assert parts[1].tolist() == np.random.default_rng(seed=42).permutation(200_000)[: sizes[1]].tolist()
-            assert torch.equal(parts[2], split["valid"])
+        assert parts[1].tolist() == np.random.default_rng(seed=42).permutation(200_000)[: sizes[1]].tolist()
+        assert torch.equal(parts[2], split["valid"])
 
 
 @pytest.mark.parametrize(
