@@ -1,4 +1,4 @@
-"""Diagonals of random walks and of the heat kernel: dense references, PyG, and estimates."""
+"""Diagonals of random walks and of the heat kernel: dense references and PyG."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import AddRandomWalkPE
 from torch_geometric.utils import to_undirected
 
-from pyg_topomask.ops.encodings import diagonals, heat_diagonals
+from pyg_topomask.ops.encodings import diagonals
 from pyg_topomask.ops.encodings.diagonals import return_probabilities_reference
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.testing import GRAPHS
@@ -23,8 +23,6 @@ def test_return_probabilities(data):
     assert found.random_walk_diagonal.dtype == torch.float32
     wanted = return_probabilities_reference(joined(data), STEPS)
     torch.testing.assert_close(found.random_walk_diagonal.double(), wanted, rtol=0, atol=2e-6)
-    assert found.random_walk_error.shape == (1, len(STEPS))
-    assert (found.random_walk_error == 0).all()
 
 
 def test_return_probabilities_are_those_of_pyg():
@@ -70,49 +68,3 @@ def test_heat_diagonals_of_large_diffusion():
         wanted = vectors[:, 1:].square() @ torch.exp(-50.0 * values[1:, None])
         for found in (transform(data.clone()), transform([data, strong])[0]):
             torch.testing.assert_close(found.heat_diagonal.double(), wanted, rtol=0, atol=5e-6)
-    estimated = AddHeatDiagonalEncoding([50.0], method="estimate", tol=0.2)(weak.clone())
-    gap = (estimated.heat_diagonal.double() - wanted).abs()
-    assert (gap < 5 * estimated.heat_error.double() + 1e-6).all()
-
-
-@pytest.mark.parametrize("name", ["random", "random directed", "two_parts"])
-def test_estimates_are_unbiased_and_say_how_far_off_they_are(name):
-    batch = joined(CASES[name])
-    exact = return_probabilities_reference(batch, STEPS)
-    runs = [diagonals.return_probabilities(batch, STEPS, method="estimate", tol=0.1, seed=s) for s in range(40)]
-    check_estimates(runs, exact)
-    even = [STEPS.index(2), STEPS.index(8)]
-    if name != "random directed":
-        assert (runs[0].error[:, even] <= 0.11 * exact[:, even] + 1e-6).all()
-    heat = heat_diagonals.heat_diagonals(batch, TIMES, method="exact")
-    runs = [heat_diagonals.heat_diagonals(batch, TIMES, method="estimate", tol=0.1, seed=s) for s in range(40)]
-    check_estimates(runs, heat.value.double())
-
-
-def check_estimates(runs, exact):
-    values = torch.stack([run.value for run in runs]).double()
-    errors = torch.stack([run.error for run in runs]).double()
-    mean_error = errors.square().mean(0).sqrt()
-    assert ((values.mean(0) - exact).abs() <= 5 * mean_error / len(runs) ** 0.5 + 5e-6).all()
-    spread = (values - exact).square().mean().sqrt()
-    assert 0.8 * mean_error.square().mean().sqrt() <= spread <= 1.25 * mean_error.square().mean().sqrt()
-
-
-def test_auto_estimates_only_what_is_too_large(monkeypatch, caplog):
-    monkeypatch.setattr(diagonals, "EXACT_NODES", 30)
-    monkeypatch.setattr(diagonals, "_BUDGET", 30**2)
-    monkeypatch.setattr(diagonals, "_SPARSE_NODES", 20)
-    monkeypatch.setattr(diagonals, "_next_nnz", lambda matrix, power: 10**9 if power.nnz > 500 else 0)
-    data, small = random_graph(100, 5.0), path(20)
-    with caplog.at_level("INFO"):
-        large, exact = AddRandomWalkEncoding(STEPS).apply([data, small])
-    error = large.random_walk_error[0]
-    assert (error[:2] == 0).all()
-    assert (error[-1:] > 0).all()
-    assert (exact.random_walk_error == 0).all()
-    assert "random_walk_diagonal of 100 nodes: estimated" in caplog.text
-    again = AddRandomWalkEncoding(STEPS)(data)  # the same computation: a graph that is too large is alone in its chunk
-    assert torch.equal(again.random_walk_diagonal, large.random_walk_diagonal)
-    other = AddRandomWalkEncoding(STEPS, seed=1)(data)
-    assert not torch.equal(other.random_walk_diagonal, large.random_walk_diagonal)
-    assert (AddHeatDiagonalEncoding([1.0])(data).heat_error > 0).all()

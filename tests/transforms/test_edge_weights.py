@@ -89,12 +89,11 @@ def test_potentials_beyond_float32_are_refused(factor, largest):
 
 
 @pytest.mark.parametrize("weight", [1e9, 1e300])
-@pytest.mark.parametrize("method", ["exact", "estimate"])
-def test_heat_that_would_need_an_unbounded_series_is_refused(weight, method):
+def test_heat_that_would_need_an_unbounded_series_is_refused(weight):
     data = GRAPHS["path"].clone()
     data.edge_weight = torch.full((6,), weight, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"'time' 0\.2?5 needs a polynomial .* normalise the edge weights"):
-        AddHeatDiagonalEncoding([0.5], method=method)(data)
+    with pytest.raises(ValueError, match=r"'time' 0\.5 needs a polynomial .* normalise the edge weights"):
+        AddHeatDiagonalEncoding([0.5])(data)
 
 
 def test_heat_of_large_and_small_weights():

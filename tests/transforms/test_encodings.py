@@ -37,8 +37,6 @@ def test_one_way_edges_count_in_both_directions(norm):
         (lambda: AddRandomWalkEncoding([]), "at least one"),
         (lambda: AddRandomWalkEncoding([0, 1]), "≥ 1"),
         (lambda: AddRandomWalkEncoding([1.5]), "whole numbers"),
-        (lambda: AddRandomWalkEncoding([1], method="fast"), "'method' must be one of auto, exact, estimate"),
-        (lambda: AddRandomWalkEncoding([1], tol=0.0), "random vectors"),
         (lambda: AddHeatDiagonalEncoding([-1.0]), "≥ 0"),
         (lambda: AddShortestPathBias(1), "at least 2"),
         (lambda: AddShortestPathBias(2**15), r"below 32768 \(got 32768\)"),
@@ -59,8 +57,6 @@ def test_bad_settings(make, message):
     [
         (lambda: AddRandomWalkEncoding(8), r"'steps' must be a list of numbers \(got 8\); .* range\(1, 9\)"),
         (lambda: AddRelativeWalkEncoding(3), r"'steps' must be a list of numbers \(got 3\); .* range\(0, 4\)"),
-        (lambda: AddRandomWalkEncoding([1], method="estimate", seed=None), r"'seed' must be an integer \(got None\)"),
-        (lambda: AddHeatDiagonalEncoding([1.0], seed=None), r"'seed' must be an integer \(got None\)"),
     ],
 )
 def test_settings_of_a_wrong_type(make, message):

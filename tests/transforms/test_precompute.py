@@ -136,7 +136,7 @@ def test_whatever_changes_changes_the_key(monkeypatch):
     for changed in (other, weighted, larger):
         keys.append(cache_key([changed, graphs[1]], steps))
     keys += [cache_key(graphs[:1], steps), cache_key(graphs[::-1], steps), cache_key(graphs, steps, "data set 1")]
-    for setting in ({"steps": [1, 3]}, {"seed": 1}, {"tol": 0.1}, {"method": "exact"}, {"name": "other"}):
+    for setting in ({"steps": [1, 3]}, {"name": "other"}):
         keys.append(cache_key(graphs, [AddRandomWalkEncoding(**{"steps": [1, 2], **setting})]))
     keys += [cache_key(graphs, [AddRelativeWalkEncoding([1, 2])]), cache_key(graphs, [*steps, STEPS[0]])]
     torch.set_default_dtype(torch.float64)

@@ -1,85 +1,46 @@
-r"""Diagonals of matrix powers, computed exactly by blocks of columns or estimated by random signs.
+r"""Diagonals of matrix powers, computed by blocks of columns.
 
 Half powers halve the work: :math:`(S^{a+b})_{ii} = \sum_j (S^a)_{ij} (S^b)_{ji}`. Small graphs are multiplied together
 as one block-diagonal matrix whose columns are counted within each graph. Large graphs are multiplied one block of
-columns at a time, so that the memory stays within a few MB. For random signs z, :math:`(S^a z)_i ((S^T)^b z)_i` has the
-same expectation (Bekas, Kokiopoulou and Saad, *An estimator for the diagonal of a matrix*, 2007, applied to half
-powers).
+columns at a time, so that the memory stays within a few MB.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyg_topomask.checks import check_choice
 from pyg_topomask.ops.csr import CSR, sym_normalize
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch, is_symmetric, to_scipy
 from pyg_topomask.ops.sparse import Pattern, spmm
 
-EXACT_NODES = 10_000
-"""Largest graph whose diagonals ``method="auto"`` computes exactly; this takes some seconds of one core."""
-
 _BUDGET = 2**18  # numbers in a block of columns, which then fits a core's cache
 _SPARSE_NODES = 1000  # for larger graphs, powers are tried in sparse form
-_PROBES = 64  # random vectors multiplied at a time
 
 
-class Diagonals(NamedTuple):
-    """Diagonals of several matrices, with the error of an estimate."""
-
-    value: Tensor
-    """Shape ``[N, K]``, float32."""
-    error: Tensor
-    """Standard error of each value, shape ``[N, K]``, float32; zero where nothing was estimated."""
-
-
-def check_method(method: str, tol: float) -> None:
-    """Refuse unknown methods, and tolerances that need too many random vectors.
-
-    Raises:
-        ValueError: If the method is unknown or the tolerance is out of range.
-    """
-    check_choice("method", method, ("auto", "exact", "estimate"))
-    if not 1e-3 <= tol < 1:
-        raise ValueError(f"'tol' must be in [1e-3, 1): 2 / tol² random vectors are needed (got {tol})")
-
-
-def parts(batch: GraphBatch, method: str) -> Iterator[tuple[slice, CSR, list[int], int, bool]]:
+def parts(batch: GraphBatch) -> Iterator[tuple[slice, CSR, list[int], int]]:
     """Consecutive graphs that are computed together: as many as fit in a block of columns.
 
     Yields:
-        Rows of the graphs, their adjacency, the first node of each of them followed by their number of nodes, the
-        number of nodes of the largest one, and whether ``method`` computes them exactly. Estimated graphs are alone, so
-        that their random vectors do not depend on other graphs.
+        Rows of the graphs, their adjacency, the first node of each of them followed by their number of nodes, and the
+        number of nodes of the largest one.
     """
-    budget = 0 if method == "estimate" else _BUDGET
     first, ptr, sizes = 0, batch.ptr, batch.sizes
     while first < len(sizes):
         last, width = first + 1, sizes[first]
-        while last < len(sizes) and (ptr[last + 1] - ptr[first]) * max(width, sizes[last]) <= budget:
+        while last < len(sizes) and (ptr[last + 1] - ptr[first]) * max(width, sizes[last]) <= _BUDGET:
             last, width = last + 1, max(width, sizes[last])
         start, stop = ptr[first], ptr[last]
-        exact = method == "exact" or (method == "auto" and width <= EXACT_NODES)
         if width > 0:
-            yield (
-                slice(start, stop),
-                batch.rows(start, stop),
-                [at - start for at in ptr[first : last + 1]],
-                width,
-                exact,
-            )
+            yield slice(start, stop), batch.rows(start, stop), [at - start for at in ptr[first : last + 1]], width
         first = last
 
 
-def return_probabilities(
-    batch: GraphBatch, steps: Sequence[int], *, method: str = "auto", tol: float = 0.05, seed: int = 0
-) -> Diagonals:
+def return_probabilities(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
     r"""Probability that a random walk is back at its start: the diagonals of :math:`P^k`, :math:`P = D^{-1} A`.
 
     A walker moves along the direction of edges, with probability proportional to their weight. The walk ends at a node
@@ -88,35 +49,26 @@ def return_probabilities(
     Args:
         batch: Graphs.
         steps: Numbers ``k ≥ 1``.
-        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact for up to 10,000 nodes, and for larger graphs exact as
-            long as the powers of ``P`` stay sparse; the remaining steps are estimated.
-        tol: Standard error of an estimate relative to :math:`\sqrt{(P^{2a})_{ii} (P^{2b})_{ii}}`, with
-            :math:`a = \lceil k/2 \rceil, b = \lfloor k/2 \rfloor`; for even ``k`` this is the value itself.
-            ``2 / tol²`` random vectors are drawn. The formula is that of undirected graphs.
-        seed: Seed of the random vectors.
 
-    Cost: exact, :math:`O(E \max_g N_g K)` operations; estimated, :math:`O(E K / tol^2)`.
-    Exact values are computed in float32: they agree with float64 to 2e-6.
+    Returns:
+        Probabilities ``[N, K]``, float32; they agree with float64 to 2e-6.
+
+    Cost: :math:`O(E \max_g N_g K)` operations, fewer as long as the powers of ``P`` stay sparse.
     """
-    check_method(method, tol)
     distinct = sorted(set(steps))
     column, steps = [distinct.index(k) for k in steps], distinct
     batch = batch._replace(csr=sym_normalize(batch.csr))
     value = torch.zeros(batch.num_nodes, len(steps), dtype=torch.float64)
-    error = torch.zeros_like(value)
-    for rows, part, ptr, width, exact in parts(batch, method):
+    for rows, part, ptr, width in parts(batch):
         todo = list(range(len(steps)))
-        if method != "estimate" and width > _SPARSE_NODES:
-            nnz = width**2 // 16 if exact else 100 * max(width, part.col.numel())
-            done = _sparse_powers(part, steps, nnz)
+        if width > _SPARSE_NODES:
+            done = _sparse_powers(part, steps, width**2 // 16)
             for position, diagonal in done.items():
                 value[rows, position] = diagonal
             todo = [position for position in todo if position not in done]
-        if not todo:
-            continue
-        blocks = unit_columns(ptr, width) if exact else random_signs(part.num_nodes, tol, seed)
-        value[rows, todo], error[rows, todo] = _powers(part, blocks, [steps[position] for position in todo], exact)
-    return Diagonals(value[:, column].float(), error[:, column].float())
+        if todo:
+            value[rows, todo] = _powers(part, unit_columns(ptr, width), [steps[position] for position in todo])
+    return value[:, column].float()
 
 
 def return_probabilities_reference(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
@@ -181,42 +133,11 @@ def _half_powers(ways: list[tuple[Pattern, Tensor]], x: Tensor, last: int) -> It
         yield left * right
 
 
-def random_signs(num_nodes: int, tol: float, seed: int) -> Iterator[Tensor]:
-    """Blocks of random signs, ``2 / tol²`` columns in all, float32."""
-    generator = torch.Generator().manual_seed(seed)
-    left = math.ceil(2 / tol**2)
-    while left > 0:
-        width = min(_PROBES, left)
-        yield torch.randint(0, 2, (num_nodes, width), generator=generator, dtype=torch.int8).float() * 2 - 1
-        left -= width
-
-
-class Sums:
-    """Sums over the columns of blocks: values if they are exact, else samples, whose mean and error are wanted."""
-
-    def __init__(self, num_rows: int, num_values: int, exact: bool) -> None:
-        self.sum = torch.zeros(num_rows, num_values, dtype=torch.float64)
-        self.squares, self.exact, self.count = torch.zeros_like(self.sum), exact, 0
-
-    def add(self, value: int, block: Tensor) -> None:  # [N, columns]
-        self.sum[:, value] += block.sum(dim=1)
-        if not self.exact:
-            self.squares[:, value] += block.square().sum(dim=1)
-
-    def result(self) -> tuple[Tensor, Tensor]:
-        if self.exact:
-            return self.sum, self.squares
-        mean = self.sum / self.count
-        variance = (self.squares / self.count - mean**2).clamp(min=0) / max(self.count - 1, 1)
-        return mean, variance.sqrt()
-
-
-def _powers(csr: CSR, blocks: Iterator[Tensor], steps: Sequence[int], exact: bool) -> tuple[Tensor, Tensor]:
-    """Diagonals of powers, and their errors, from blocks of columns of the identity or of random signs."""
-    ways, sums = _both_ways(csr), Sums(csr.num_nodes, len(steps), exact)
+def _powers(csr: CSR, blocks: Iterator[Tensor], steps: Sequence[int]) -> Tensor:
+    """Diagonals of powers from blocks of columns of the identity, ``[N, K]``."""
+    ways, sums = _both_ways(csr), torch.zeros(csr.num_nodes, len(steps), dtype=torch.float64)
     for block in blocks:
-        sums.count += block.size(1)
         for k, product in enumerate(_half_powers(ways, block, max(steps)), 1):
             if k in steps:
-                sums.add(steps.index(k), product)
-    return sums.result()
+                sums[:, steps.index(k)] += product.sum(dim=1)
+    return sums
