@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pyg_topomask.checks import check_choice
+from pyg_topomask.nn.graph_attributes import settings_text
+from pyg_topomask.nn.recorded import Recorded
+from pyg_topomask.nn.reset import Resettable
 
 Reach = Literal["far", "hops", "order"]
 Graphs = Literal["any", "grids", "sequences"]
@@ -13,7 +17,7 @@ Graphs = Literal["any", "grids", "sequences"]
 
 @dataclass(frozen=True)
 class Card:
-    """A mask or an attention in a few words. ``docs/masks.md`` and ``docs/methods/index.md`` print every field.
+    """A mask or an attention in a few words. ``docs/masks.md`` and ``docs/methods/index.md`` print it.
 
     Args:
         formula: The entry M_ij of a mask, or what a node attends to.
@@ -25,6 +29,7 @@ class Card:
         graphs: Kind of graphs that it is for: ``"any"``, ``"grids"`` or ``"sequences"``.
         time: Exponent of the number of nodes in the time; a logarithm counts as 0.1.
         memory: The same of memory.
+        examples: Constructor settings for tests; the picture of all masks shows the first ones.
     """
 
     formula: str
@@ -35,7 +40,30 @@ class Card:
     graphs: Graphs = "any"
     time: float = 1.0
     memory: float = 1.0
+    examples: tuple[dict[str, Any], ...] = ({},)
 
     def __post_init__(self) -> None:
         check_choice("reach", self.reach, get_args(Reach))
         check_choice("graphs", self.graphs, get_args(Graphs))
+
+
+class Described(Recorded, Resettable):
+    """A mask or an attention: what tables, configs and graphs have to know of it."""
+
+    card: ClassVar[Card]
+    """The module in a few words, for tables. Every mask and attention has its own."""
+    config_keys: ClassVar[Mapping[str, str]] = {}
+    """Constructor argument → key of a config that sets it, such as ``{"heads": "gt.n_heads"}``. Arguments of a mask
+    other than ``heads``, ``name`` and ``table`` also have a key in ``topomask.mask_<name>``, without a row here."""
+    requires: tuple[str, ...] = ()
+    """Attributes that the graph must carry."""
+    transform_settings: Mapping[str, Any] = {}
+    """Settings of the transform that adds them, where they must be those of the module."""
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        """Constructor settings for tests."""
+        return [*cls.card.examples]
+
+    def extra_repr(self) -> str:
+        return settings_text(self)

@@ -22,7 +22,7 @@ from pyg_topomask.operators.low_rank import LowRankOperator
 from pyg_topomask.operators.ones import OnesOperator
 from pyg_topomask.operators.padding import PaddingOperator
 from pyg_topomask.operators.power_series import PowerSeriesOperator
-from pyg_topomask.operators.scaled import ConstantOperator, DiagonalScaledOperator, ScaledOperator
+from pyg_topomask.operators.scaled import ConstantOperator, DiagonalScaledOperator
 from pyg_topomask.operators.sparse import SparseOperator
 from pyg_topomask.operators.sparse_factor import SparseFactorOperator
 from pyg_topomask.operators.toeplitz import ToeplitzOperator
@@ -49,7 +49,6 @@ __all__ = [
     "PaddingOperator",
     "PowerSeriesOperator",
     "ProductOperator",
-    "ScaledOperator",
     "SparseFactorOperator",
     "SparseOperator",
     "SumOperator",

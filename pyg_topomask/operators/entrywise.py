@@ -9,7 +9,7 @@ from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, 
 from pyg_topomask.operators.dense import DenseOperator
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.operators.low_rank import LowRankOperator
-from pyg_topomask.operators.scaled import DiagonalScaledOperator, ScaledOperator
+from pyg_topomask.operators.scaled import DiagonalScaledOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
 from pyg_topomask.operators.toeplitz import ToeplitzOperator
 from pyg_topomask.ops.segment import ragged_ranges
@@ -31,8 +31,6 @@ def entrywise_product(left: MaskOperator, right: MaskOperator) -> MaskOperator:
     common_nodes([left, right], "multiply")
     common_heads([left.heads, right.heads])
     for one, other in ((left, right), (right, left)):
-        if isinstance(one, ScaledOperator):
-            return one.scale * entrywise_product(one.operator, other)
         if isinstance(one, DiagonalScaledOperator):
             return DiagonalScaledOperator(entrywise_product(one.operator, other), one.left, one.right, one.batch)
     left, right = (_factors(op) for op in (left, right))

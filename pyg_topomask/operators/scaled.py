@@ -1,4 +1,4 @@
-"""Masks derived from another mask: scaled by a number, or with scaled rows and columns; or constant and cached."""
+"""Masks derived from another mask: with scaled rows and columns, or constant and cached."""
 
 from __future__ import annotations
 
@@ -36,64 +36,6 @@ class WrappedOperator(MaskOperator):
     @property
     def error(self) -> float | Tensor:
         return self.operator.error
-
-
-class ScaledOperator(WrappedOperator):
-    """A mask times a number, written ``scale * op``.
-
-    Args:
-        operator: The mask.
-        scale: A number or a tensor with one element, which may be learnable.
-
-    Raises:
-        ValueError: If ``scale`` has more than one element.
-    """
-
-    def __init__(self, operator: MaskOperator, scale: float | Tensor) -> None:
-        if isinstance(scale, Tensor) and scale.numel() != 1:
-            raise ValueError(f"a mask is scaled by one number (got a tensor of shape {list(scale.shape)})")
-        super().__init__(operator)
-        self.scale = scale.reshape(()) if isinstance(scale, Tensor) else scale
-        self.numbers = (scale,) if isinstance(scale, Tensor) else ()
-
-    @property
-    def T(self) -> ScaledOperator:
-        return ScaledOperator(self.operator.T, self.scale)
-
-    @property
-    def bound(self) -> ScaledOperator:
-        bound, scale = self.operator.bound, self._absolute_scale
-        return self if bound is self.operator and scale is self.scale else ScaledOperator(bound, scale)
-
-    @property
-    def error(self) -> float | Tensor:
-        scale = self._absolute_scale
-        return self.operator.error * (scale.detach() if isinstance(scale, Tensor) else scale)
-
-    @property
-    def _absolute_scale(self) -> float | Tensor:
-        if isinstance(self.scale, Tensor):
-            return self.scale if non_negative(self.scale) else absolute(self.scale)
-        return self.scale if self.scale >= 0 else -self.scale
-
-    @property
-    def support(self) -> Support | None:
-        support = self.operator.support
-        return support and support.map(lambda pattern, value, start: self.scale * value)
-
-    @property
-    def dense_blocks(self) -> DenseBlocks | None:
-        blocks = self.operator.dense_blocks
-        return blocks and blocks.map(lambda made, layout: [self.scale * block for block in made])
-
-    def to_dense(self) -> Tensor:
-        return self.scale * self.operator.to_dense()
-
-    def _matmul(self, x: Tensor) -> Tensor:
-        return self.scale * (self.operator @ x)
-
-
-ARITHMETIC["scaled"] = ScaledOperator
 
 
 class DiagonalScaledOperator(WrappedOperator):
@@ -199,7 +141,23 @@ class DiagonalScaledOperator(WrappedOperator):
         return diagonal.view(*diagonal.shape, *[1] * (x.dim() - diagonal.dim()))
 
 
-ARITHMETIC["diagonal"] = DiagonalScaledOperator
+def scaled(operator: MaskOperator, scale: float | Tensor) -> DiagonalScaledOperator:
+    """A mask times a number, written ``scale * op``.
+
+    Args:
+        operator: The mask.
+        scale: A number, or a tensor with one, which may be learned.
+
+    Raises:
+        ValueError: If a tensor has another number of elements.
+    """
+    if isinstance(scale, Tensor) and scale.numel() != 1:
+        raise ValueError(f"a mask is scaled by one number (got a tensor of shape {list(scale.shape)})")
+    factor = torch.as_tensor(scale, dtype=None if isinstance(scale, Tensor) else operator.dtype, device=operator.device)
+    return DiagonalScaledOperator(operator, factor.reshape(1).expand(operator.num_nodes))
+
+
+ARITHMETIC["scaled"] = scaled
 
 
 class ConstantOperator(WrappedOperator):

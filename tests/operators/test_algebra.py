@@ -412,7 +412,7 @@ def test_errors_combine_as_entries_do():
     two = DiagonalScaledOperator(rough, None, scale, torch.tensor([0, 1, 1]))  # one graph's scale leaves the other's
     stack = HeadStackOperator([rough, DenseOperator(a)])
     for op, wanted in (
-        (-2 * rough, 2e-3),
+        (-2 * rough, [[2e-3]] * 3),
         (rough + rough, [[2e-3]] * 3),
         (DiagonalScaledOperator(rough, scale, scale), [[3e-3], [9e-3], [6e-3]]),
         *((op, [[1e-3], [3e-3], [3e-3]]) for op in (two, two.T.T, two.bound)),

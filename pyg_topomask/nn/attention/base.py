@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
@@ -13,11 +13,10 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, is_exporting, readable
 from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
-from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.card import Described
 from pyg_topomask.nn.edge_probe import EdgeProbe
-from pyg_topomask.nn.graph_attributes import check_homogeneous, settings_text
-from pyg_topomask.nn.recorded import Recorded, call_in_program
-from pyg_topomask.nn.reset import Resettable
+from pyg_topomask.nn.graph_attributes import check_homogeneous
+from pyg_topomask.nn.recorded import call_in_program
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pairs_of_rows
 from pyg_topomask.ops.segment import check_batch
 
@@ -42,7 +41,7 @@ def uncompiled(forward: Forward) -> Forward:
     return cast(Forward, call)
 
 
-class Attention(Recorded, Resettable):
+class Attention(Described):
     r"""Base class of attentions: ``attn(x [N, C], batch=None, graph=None) → [N, C]``.
 
     It also takes PyG's dense form, ``attn(x [B, N, C], mask [B, N])``, and jagged nested tensors ``[B, j, C]``. The
@@ -93,20 +92,12 @@ class Attention(Recorded, Resettable):
         ValueError: If a number is not positive, or ``heads`` does not divide ``channels``.
     """
 
-    config_keys: ClassVar[Mapping[str, str]] = {}
-    """Constructor argument → config key that sets it."""
-    card: ClassVar[Card]
-    """The attention in a few words, for tables. Every attention has its own."""
     adds_loss: ClassVar[bool] = False
     """Whether a forward pass sets ``auxiliary_loss``."""
     channels: int
     """Width ``C`` of input and output."""
     heads: int
     """Number of heads ``H``."""
-    requires: tuple[str, ...] = ()
-    """Attributes that the graph must carry."""
-    transform_settings: Mapping[str, Any] = {}
-    """Settings of the transform that adds them, where they must be those of the attention."""
     edge_dim: int | None = None
     """Width of ``graph.edge_attr``; :obj:`None` if the attention does not read it."""
     is_traceable: bool = False
@@ -123,11 +114,6 @@ class Attention(Recorded, Resettable):
         else:
             self.channels, self.heads = check_integer("channels", channels, 1), check_integer("heads", heads, 1)
         self.probe = EdgeProbe()
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        """Constructor settings for tests."""
-        return [{}]
 
     @property
     def accepts_tokens(self) -> bool:
@@ -230,9 +216,6 @@ class Attention(Recorded, Resettable):
             raise ValueError(
                 f"all layers must have the same {names}, since they share parameters (got {got} after {earlier})"
             )
-
-    def extra_repr(self) -> str:
-        return settings_text(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -51,14 +49,11 @@ class BigBirdAttention(MaskedAttention):
         cost="N",
         when="for comparison with the papers' tables",
         reach="order",
+        examples=({"block_size": 1, "num_random": 1},),
     )
     config_keys = keys_of(
         "heads", "seed", "dropout", block_size="gt.bigbird.block_size", num_random="gt.bigbird.num_random_blocks"
     )
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"block_size": 1, "num_random": 1}]
 
     def __init__(
         self,

@@ -75,6 +75,7 @@ class ExphormerAttention(Attention):
         cost="N + E",
         when="edges with features, and a short way between any two nodes",
         reach="far",
+        examples=({}, {"num_virtual": 0}, {"expander": False}, {"graph_edges": False}),
     )
     config_keys = keys_of(
         "heads",
@@ -84,10 +85,6 @@ class ExphormerAttention(Attention):
         expander="prep.exp",
         graph_edges="prep.add_edge_index",
     )
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{}, {"num_virtual": 0}, {"expander": False}, {"graph_edges": False}]
 
     def __init__(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module, Parameter
@@ -60,15 +58,12 @@ class GKATAttention(MaskedAttention):
         cost="N × stored visits",
         when="nodes are similar if walks from them meet",
         reach="hops",
+        examples=({"num_features": 16}, {"kernel": "softmax"}, {"learnable": True, "decay": 0.8}),
     )
     config_keys = keys_of(
         *("heads", "num_features", "kernel", "max_length", "decay", "alpha", "learnable", "path", "dropout", "seed"),
         "normalizer",
     )
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"num_features": 16}, {"kernel": "softmax"}, {"learnable": True, "decay": 0.8}]
 
     def __init__(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.card import Card
@@ -43,16 +42,13 @@ class GRFAttention(MaskedAttention):
         cost="N",
         when="the structure of the graph should matter, on graphs of any size",
         reach="hops",
+        examples=({}, {"diagonal": "corrected", "kernel": "softmax"}, {"heads": 2, "table": (1, 0)}),
     )
     config_keys = keys_of(
         *("heads", "max_length", "kernel", "symmetric", "independent", "diagonal"),
         *("path", "num_features", "dropout", "normalizer"),
         table="topomask.num_tables",
     )
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{}, {"diagonal": "corrected", "kernel": "softmax"}, {"heads": 2, "table": (1, 0)}]
 
     def __init__(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import Linear
@@ -64,14 +62,11 @@ class KMIPAttention(Attention):
         when="features should decide which nodes attend to each other, at any distance",
         reach="far",
         time=1.6,
+        examples=({"k": 3}, {"k": 2, "kq_dim": 3, "val_dim": 5}, {"head_agg": "none", "checkpoint": True}),
     )
     config_keys = keys_of(
         "heads", "dropout", **{name: f"gt.sparse.{name}" for name in ("k", "kq_dim", "val_dim", "head_agg")}
     )
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"k": 3}, {"k": 2, "kq_dim": 3, "val_dim": 5}, {"head_agg": "none", "checkpoint": True}]
 
     def __init__(
         self,

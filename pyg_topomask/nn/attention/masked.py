@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,15 +87,12 @@ class MaskedAttention(Attention):
         cost="N without a mask, or that of the mask",
         when="one of the [masks](../masks.md); without a mask, the cheapest exchange between all nodes",
         reach="far",
+        examples=tuple({"kernel": kernel, "num_features": 12} for kernel in KERNELS),
     )
     accepts_tokens = True  # `mask_of_graph` borders the mask
     config_keys = keys_of(
         "heads", "mask", "mask_heads", "kernel", "path", "num_features", "dropout", "seed", "normalizer"
     )
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"kernel": kernel, "num_features": 12} for kernel in KERNELS]
 
     def __init__(
         self,

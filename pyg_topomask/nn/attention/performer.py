@@ -45,12 +45,9 @@ class PerformerAttention(MaskedAttention):
         cost="N",
         when="for comparison with the papers' tables",
         reach="far",
+        examples=({"num_features": 16},),
     )
     config_keys = keys_of("heads", "num_features", "seed", "dropout")
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"num_features": 16}]
 
     def __init__(
         self,

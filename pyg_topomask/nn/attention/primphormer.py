@@ -150,12 +150,9 @@ class PrimphormerAttention(_Primal):
         cost="N",
         when="the cheapest exchange between all nodes",
         reach="far",
+        examples=({"num_virtual": 5, "rank": 3},),
     )
     config_keys = keys_of("heads", "num_virtual", "rank", "dropout")
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"num_virtual": 5, "rank": 3}]
 
     def __init__(
         self,

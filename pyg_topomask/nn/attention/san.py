@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,14 +73,11 @@ class SANAttention(Attention):
         reach="far",
         time=2.0,
         memory=2.0,
+        examples=({}, {"gamma": 0.1}, {"full_graph": False}),
     )
     config_keys = keys_of(
         "heads", "dropout", edge_dim="dataset.edge_encoder", gamma="gt.gamma", full_graph="gt.full_graph"
     )
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{}, {"gamma": 0.1}, {"full_graph": False}]
 
     def __init__(
         self,

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import log
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_choice
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.graph_attributes import read_attributes, settings_text
-from pyg_topomask.nn.recorded import Recorded
-from pyg_topomask.nn.reset import Resettable
+from pyg_topomask.checks import check_choice, check_integer
+from pyg_topomask.nn.card import Described
+from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.operators import MaskOperator
 
 
-class Mask(Recorded, Resettable):
-    """A learnable topological mask: builds a :class:`MaskOperator` from a graph, called as ``mask(graph)``."""
+class Mask(Described):
+    """A learnable topological mask: builds a :class:`MaskOperator` from a graph, called as ``mask(graph)``.
 
-    card: ClassVar[Card]
-    """The mask in a few words, for tables. Every mask has its own."""
+    Args:
+        heads: Number of heads ``H``; 1 if all share the parameters.
 
-    config_keys: ClassVar[Mapping[str, str]] = {}
-    """Constructor argument → key of a config that sets it, such as ``{"heads": "gt.n_heads"}``. Arguments other than
-    ``heads``, ``name`` and ``table`` also have a key in the section ``topomask.mask_<name>``, without a row here."""
-    requires: tuple[str, ...] = ()
-    """Attributes that the graph must carry."""
-    transform_settings: Mapping[str, Any] = {}
-    """Settings of the transform that adds them, where they must be those of the mask."""
+    Raises:
+        TypeError: If ``heads`` is not an integer.
+        ValueError: If it is below 1.
+    """
 
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        """Constructor settings for tests; the picture of all masks shows the first ones."""
-        return [{}]
+    def __init__(self, heads: int = 1) -> None:
+        super().__init__()
+        self.heads = check_integer("heads", heads, 1)
+        self._starts: list[Tensor] = []
+
+    def learned(self, start: Tensor) -> Parameter:
+        """A parameter with these initial values, a tensor on the CPU: ``[*]``, or ``[H, *]`` if there are heads.
+
+        Parameters that are made in another way come after these.
+        """
+        self._starts.append(start)
+        shape = start.shape if self.heads == 1 else (self.heads, *start.shape)
+        return Parameter(torch.empty(shape).copy_(start.expand(shape)))
+
+    def reset_parameters(self) -> None:
+        """Set all parameters to their initial values."""
+        super().reset_parameters()
+        with torch.no_grad():
+            for parameter, start in zip(self.parameters(recurse=False), self._starts):
+                parameter.copy_(start.expand_as(parameter))
 
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a graph or batch."""
@@ -50,14 +61,6 @@ class Mask(Recorded, Resettable):
             ValueError: If one is missing; the message names the transform to add.
         """
         return read_attributes(self, graph)
-
-    def extra_repr(self) -> str:
-        return settings_text(self)
-
-
-def head_parameter(heads: int, *shape: int) -> Parameter:
-    """An empty parameter of that shape, preceded by ``heads`` unless that is 1 and all heads share it."""
-    return Parameter(torch.empty(shape if heads == 1 else (heads, *shape)))
 
 
 def initial_modulation(name: str, initial: str | Sequence[float], max_length: int) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.card import Card
@@ -29,11 +27,8 @@ class CausalMask(Mask):
         when="sequences in which the future is not known",
         reach="order",
         graphs="sequences",
+        examples=({}, {"reverse": True}),
     )
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{}, {"reverse": True}]
 
     def __init__(self, reverse: bool = False) -> None:
         super().__init__()

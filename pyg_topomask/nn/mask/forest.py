@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import TREE, read_tree
 from pyg_topomask.operators import ForestExpOperator
 from pyg_topomask.ops.numerics import at_least_float32
@@ -49,24 +48,17 @@ class ForestMask(Mask):
     requires = TREE
 
     def __init__(self, heads: int = 1, a: float = -0.5, b: float = 0.0) -> None:
-        super().__init__()
-        self.heads = check_integer("heads", heads, 1)
+        super().__init__(heads)
         if not 0 < abs(a) < float("inf"):
             raise ValueError(f"'a' must be a finite number other than 0 (got {a})")
-        self._initial, self.b = a, b
-        self.log_rate = head_parameter(heads)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set every rate to its initial value."""
-        with torch.no_grad():
-            self.log_rate.fill_(log(abs(self._initial)))
+        self._grows, self.b = a > 0, b
+        self.log_rate = self.learned(torch.tensor(log(abs(a)), dtype=torch.float64, device="cpu"))
 
     @property
     def a(self) -> Tensor:
         """Rate, a scalar or ``[H]``."""
         (rate,) = at_least_float32(self.log_rate)
-        return rate.exp() if self._initial > 0 else -rate.exp()
+        return rate.exp() if self._grows else -rate.exp()
 
     def forward(self, graph: Data) -> ForestExpOperator:
         """The mask of a graph or batch with a spanning forest.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
-from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
+from pyg_topomask.nn.mask.base import Mask, initial_modulation
 from pyg_topomask.operators import GRFOperator, HeadStackOperator, MaskOperator, ProductOperator
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, at_least_float32
@@ -82,12 +81,9 @@ class GRFMask(Mask):
         cost="non-zeros of Φ₁ and Φ₂",
         when="large graphs, short range: the cost does not grow with the degrees",
         reach="hops",
+        examples=({}, {"key_modulation": True}, {"diagonal": "corrected"}, {"symmetric": False}, {"stitch": 2}),
     )
     config_keys = keys_of(*("heads", "max_length", "symmetric", "independent", "diagonal"), table="topomask.num_tables")
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{}, {"key_modulation": True}, {"diagonal": "corrected"}, {"symmetric": False}, {"stitch": 2}]
 
     def __init__(
         self,
@@ -103,14 +99,13 @@ class GRFMask(Mask):
         key_modulation: bool = False,
         stitch: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(heads)
         far = isinstance(initial, str) and initial == "far"
         stitch = (3 if far else 1) if stitch is None else stitch
-        heads = check_integer("heads", heads, 1)
         max_length = check_integer("max_length", max_length, 0)
-        self.heads, self.max_length, self.symmetric = heads, max_length, symmetric
+        self.max_length, self.symmetric = max_length, symmetric
         self.diagonal, self.name, self.tables = diagonal_of(independent, diagonal), name, _numbers(table)
-        if len(self.tables) not in (1, heads):
+        if len(self.tables) not in (1, self.heads):
             raise ValueError(f"'table' must be one number, or one for each of the {heads} heads (got {table!r})")
         self.stitch = check_integer("stitch", stitch, 1)
         self.two_tables = symmetric and self.diagonal == "independent"
@@ -128,16 +123,9 @@ class GRFMask(Mask):
             raise ValueError(f"'stitch' = {stitch} needs 'symmetric' and 'independent' walks of queries and keys")
         if key_modulation and not symmetric:
             raise ValueError("'key_modulation' is for keys that have features, but with symmetric=False they have none")
-        self.positive, self._initial = positive, initial_modulation("initial", initial, max_length)
-        self.modulation = head_parameter(heads, max_length + 1)
-        self.key_modulation = head_parameter(heads, max_length + 1) if key_modulation else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set ``f`` to its initial values."""
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(self._initial.expand_as(parameter))
+        self.positive, start = positive, initial_modulation("initial", initial, max_length)
+        self.modulation = self.learned(start)
+        self.key_modulation = self.learned(start) if key_modulation else None
 
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a graph or batch that carries walks.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.card import Card
@@ -39,12 +37,9 @@ class GridHeatMask(DiffusionMask):
         reach="order",
         graphs="grids",
         time=1.1,
+        examples=({"time": 2.0},),
     )
     requires = ("grid_shape",)
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"time": 2.0}]
 
     def __init__(self, heads: int = 1, time: float = 1.0, max_time: float = 64.0) -> None:
         super().__init__(heads, time, max_time)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
@@ -48,11 +46,8 @@ class HeatMask(DiffusionMask):
         cost="degree of the series × (E + 2N)",
         when="a range that is learned, beyond a few hops; undirected graphs",
         reach="far",
+        examples=({"time": 3.0}, {"laplacian": "random_walk"}),
     )
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"time": 3.0}, {"laplacian": "random_walk"}]
 
     def __init__(
         self,

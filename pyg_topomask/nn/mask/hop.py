@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch_geometric.data import Data
 
@@ -11,7 +9,7 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_table_size
-from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import HopOperator
 from pyg_topomask.ops.numerics import at_least_float32
 
@@ -45,26 +43,17 @@ class HopMask(Mask):
         cost="pairs of nodes within `max_hops`",
         when="molecules, and wherever a distance has a meaning of its own: a head can be a band of distances",
         reach="hops",
+        examples=({"max_hops": 4}, {"max_hops": 2, "positive": False}),
     )
     config_keys = keys_of("heads")
     requires = ("hop_index", "hop_length", "hop_size")
 
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"max_hops": 4}, {"max_hops": 2, "positive": False}]
-
     def __init__(self, heads: int = 1, max_hops: int = 8, positive: bool = True) -> None:
-        super().__init__()
-        self.heads, self.max_hops = check_integer("heads", heads, 1), check_integer("max_hops", max_hops, 0)
-        self.positive, self.transform_settings = positive, {"max_hops": self.max_hops}
-        self.values = head_parameter(heads, self.max_hops + 1)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set ``f`` to its initial values."""
-        start = 1 / torch.arange(1, self.max_hops + 2)
-        with torch.no_grad():
-            self.values.copy_((start.log() if self.positive else start).expand_as(self.values))
+        super().__init__(heads)
+        self.positive, self.max_hops = positive, check_integer("max_hops", max_hops, 0)
+        self.transform_settings = {"max_hops": self.max_hops}
+        start = 1 / torch.arange(1, self.max_hops + 2, device="cpu")
+        self.values = self.learned(start.log() if positive else start)
 
     def forward(self, graph: Data) -> HopOperator:
         """The mask of a graph or batch with pairs within ``max_hops``.

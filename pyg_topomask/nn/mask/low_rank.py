@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from math import pi
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import stated_num_nodes
-from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import LowRankOperator
 from pyg_topomask.ops.hashing import GOLDEN, mix
 from pyg_topomask.ops.memo import once_per_batch
@@ -69,18 +68,15 @@ class LowRankMask(Mask):
         when="sequences with positions of any spacing",
         reach="far",
         graphs="sequences",
+        examples=(
+            {"max_period": 16.0, "num_features": 256},
+            {"encoding": "stochastic", "num_waves": 2, "num_features": 6},
+            {"encoding": "convolutional", "num_waves": 3, "num_features": 6},
+        ),
     )
     config_keys = keys_of("heads")
     requires = ("position",)
     mixing: Tensor | None
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [
-            {"max_period": 16.0, "num_features": 256},
-            {"encoding": "stochastic", "num_waves": 2, "num_features": 6},
-            {"encoding": "convolutional", "num_waves": 3, "num_features": 6},
-        ]
 
     def __init__(
         self,
@@ -91,23 +87,27 @@ class LowRankMask(Mask):
         max_period: float = 128.0,
         seed: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(heads)
         check_choice("encoding", encoding, ENCODINGS)
         if not _SHORTEST_PERIOD <= max_period < float("inf"):
             raise ValueError(
                 f"'max_period' must be a finite number of at least {_SHORTEST_PERIOD:g} (got {max_period})"
             )
-        self.heads, self.num_waves = check_integer("heads", heads, 1), check_integer("num_waves", num_waves, 1)
+        self.num_waves = check_integer("num_waves", num_waves, 1)
         self.encoding, self.max_period = encoding, max_period
         self.width = self.num_waves if encoding == "stochastic" else 2 * self.num_waves
         self.seed = check_integer("seed", seed)
         self.features = SoftmaxFeatures(self.width, num_features, seed)
         shape = (2 * self.num_waves, self.width)
         self.register_buffer("mixing", torch.empty(shape) if encoding == "stochastic" else None)
+        shares = torch.linspace(0, 1, self.num_waves, dtype=torch.float64, device="cpu")
+        size = torch.full_like(shares, (2 * self.num_waves) ** -0.5)
         if encoding == "convolutional":
-            self.left, self.right = (head_parameter(heads, self.num_waves) for _ in range(2))
+            self.left, self.right = self.learned(size), self.learned(size)
         else:
-            self.amplitude, self.frequency, self.phase = (head_parameter(heads, self.num_waves) for _ in range(3))
+            period = _SHORTEST_PERIOD * (max_period / _SHORTEST_PERIOD) ** shares
+            starts = size, 1 / period, torch.zeros_like(size)
+            self.amplitude, self.frequency, self.phase = map(self.learned, starts)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -115,23 +115,11 @@ class LowRankMask(Mask):
 
         Filters are constant at first, with the same logit at the distance 0. Random projections are those of the seed.
         """
-        self.features.reset_parameters()
+        super().reset_parameters()
         if self.mixing is not None:
             generator = torch.Generator().manual_seed(self.seed + 1)
             mixing = torch.randn(self.mixing.shape, generator=generator, device="cpu") * self.width**-0.5
             self.mixing.copy_(mixing)
-        size = (2 * self.num_waves) ** -0.5
-        if self.encoding == "convolutional":
-            with torch.no_grad():
-                self.left.fill_(size)
-                self.right.fill_(size)
-            return
-        shares = torch.linspace(0, 1, self.num_waves, dtype=torch.float64)
-        period = _SHORTEST_PERIOD * (self.max_period / _SHORTEST_PERIOD) ** shares
-        with torch.no_grad():
-            self.amplitude.fill_(size)
-            self.frequency.copy_((1 / period).expand_as(self.frequency))
-            self.phase.zero_()
 
     def forward(self, graph: Data) -> LowRankOperator:
         """The mask of a graph or batch with positions.

@@ -37,10 +37,9 @@ class MixtureMask(Mask):
     """
 
     def __init__(self, masks: Sequence[Module | None], heads: int = 1) -> None:
-        super().__init__()
+        super().__init__(heads)
         self.masks, self.requires = ModuleList(_parts(masks)), requirements_of(*masks)
         self.transform_settings = _settings(self.masks)
-        self.heads = check_integer("heads", heads, 1)
         self.log_weights = Parameter(torch.empty(len(self.masks), self.heads))
         self.reset_parameters()
 

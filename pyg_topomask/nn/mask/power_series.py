@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
+from pyg_topomask.nn.mask.base import Mask, initial_modulation
 from pyg_topomask.nn.mask.structure import read_normalized_edges
 from pyg_topomask.operators import MaskOperator, PowerSeriesOperator, ProductOperator
 from pyg_topomask.ops.csr import relation_of
@@ -56,12 +54,9 @@ class PowerSeriesMask(Mask):
         cost="2 `max_length` (E + N)",
         when="the exact form of grf: small graphs, no noise",
         reach="hops",
+        examples=({}, {"symmetric": False, "max_length": 3}),
     )
     config_keys = keys_of("heads")
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{}, {"symmetric": False, "max_length": 3}]
 
     def __init__(
         self,
@@ -71,21 +66,12 @@ class PowerSeriesMask(Mask):
         coeffs: Sequence[float] | None = None,
         edge_type: int | Sequence[int] | None = None,
     ) -> None:
-        super().__init__()
-        self.heads, self.symmetric = check_integer("heads", heads, 1), symmetric
-        self.relation = relation_of(edge_type)
+        super().__init__(heads)
+        self.symmetric, self.relation = symmetric, relation_of(edge_type)
         self.requires = ("edge_type",) if self.relation else ()
         self.max_length = check_integer("max_length", max_length, 0)
-        self._initial = initial_modulation("coeffs", "exp" if coeffs is None else coeffs, self.max_length)
-        if symmetric and coeffs is not None:
-            self._initial = deconvolve(self._initial)
-        self.modulation = head_parameter(heads, self.max_length + 1)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set ``f`` to its initial values."""
-        with torch.no_grad():
-            self.modulation.copy_(self._initial.expand_as(self.modulation))
+        start = initial_modulation("coeffs", "exp" if coeffs is None else coeffs, self.max_length)
+        self.modulation = self.learned(deconvolve(start) if symmetric and coeffs is not None else start)
 
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a graph or batch.

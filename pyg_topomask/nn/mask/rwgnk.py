@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -56,14 +54,11 @@ class RWGNKMask(Mask):
         cost="non-zeros of the visits",
         when="GKAT; nodes are similar if walks from them meet",
         reach="hops",
+        examples=({}, {"learnable": True, "decay": 0.8}),
     )
     config_keys = keys_of("heads", "decay", "alpha", "max_length", "learnable")
     decay: Tensor
     alpha: Tensor
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{}, {"learnable": True, "decay": 0.8}]
 
     def __init__(
         self,
@@ -74,15 +69,14 @@ class RWGNKMask(Mask):
         learnable: bool = False,
         name: str = "walk",
     ) -> None:
-        super().__init__()
-        heads = check_integer("heads", heads, 1)
+        super().__init__(heads)
         max_length = check_integer("max_length", max_length, 0)
         for key, value in (("decay", decay), ("alpha", alpha)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"'{key}' must be a finite number ≥ 0 (got {value})")
         if learnable and 0 in (decay, alpha):
             raise ValueError(f"learnable 'decay' and 'alpha' must start above 0 (got {decay} and {alpha})")
-        self.heads, self.max_length, self.learnable, self.name = heads, max_length, learnable, name
+        self.max_length, self.learnable, self.name = max_length, learnable, name
         self.requires = tuple(f"{name}_{part}" for part in ("index", "length", "count", "size"))
         self.transform_settings = {"max_length": max_length, "halt_prob": 0.0, "independent": False, "name": name}
         self._initial = {"decay": decay, "alpha": alpha}

@@ -7,9 +7,8 @@ from math import log
 import torch
 from torch import Tensor
 
-from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.ops.numerics import at_least_float32
 
 
@@ -32,18 +31,11 @@ class DiffusionMask(Mask):
     config_keys = keys_of("heads")
 
     def __init__(self, heads: int, time: float, max_time: float) -> None:
-        super().__init__()
-        self.heads = check_integer("heads", heads, 1)
+        super().__init__(heads)
         if not 0 < time < max_time < float("inf"):
             raise ValueError(f"'time' must be above 0 and below 'max_time' (got {time} and {max_time})")
-        self.max_time, self._initial = max_time, time
-        self.raw_time = head_parameter(heads)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set every time to its initial value."""
-        with torch.no_grad():
-            self.raw_time.fill_(log(self._initial / (self.max_time - self._initial)))
+        self.max_time = max_time
+        self.raw_time = self.learned(torch.tensor(log(time / (max_time - time)), dtype=torch.float64, device="cpu"))
 
     @property
     def time(self) -> Tensor:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_choice, check_grid_shape, check_integer
+from pyg_topomask.checks import check_choice, check_grid_shape
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import grid_operator
 from pyg_topomask.operators import MaskOperator, ToeplitzOperator
 from pyg_topomask.ops.numerics import at_least_float32
@@ -53,35 +52,29 @@ class ToeplitzMask(Mask):
         reach="order",
         graphs="grids",
         time=1.1,
+        examples=({"grid_shape": (5,)}, {"grid_shape": [5], "function": "distance"}),
     )
     config_keys = keys_of("heads")
     requires = ("grid_shape",)
     distance: Tensor
 
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"grid_shape": (5,)}, {"grid_shape": [5], "function": "distance"}]
-
     def __init__(self, grid_shape: Sequence[int], heads: int = 1, function: str = "offset") -> None:
-        super().__init__()
+        super().__init__(heads)
         if not isinstance(grid_shape, Sequence) or len(grid_shape) == 0:
             raise ValueError(
                 f"'grid_shape' must hold the sizes of the largest grid, such as [8, 8] (got {grid_shape!r})"
             )
         check_choice("function", function, FUNCTIONS)
         self.grid_shape = check_grid_shape(grid_shape)
-        self.heads, self.function = check_integer("heads", heads, 1), function
-        self.register_buffer("distance", _distances(self.grid_shape), persistent=False)
-        sizes = self.distance.shape if function == "offset" else (1 + sum(size - 1 for size in self.grid_shape),)
-        self.weight = head_parameter(heads, *sizes)
-        self.reset_parameters()
+        self.function, distance = function, _distances(self.grid_shape)
+        by_weight = distance if function == "offset" else torch.arange(int(distance.max()) + 1, device="cpu")
+        self.weight = self.learned((-by_weight).exp())
+        self.register_buffer("distance", distance.to(self.weight.device), persistent=False)
 
     def reset_parameters(self) -> None:
         """Set every weight to its initial value, and the distances, which a module on the meta device has not."""
+        super().reset_parameters()
         self.distance = _distances(self.grid_shape).to(self.weight.device)
-        distance = self.distance if self.function == "offset" else torch.arange(self.weight.size(-1))
-        with torch.no_grad():
-            self.weight.copy_((-distance).exp().expand_as(self.weight))
 
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a grid or a batch of grids.
@@ -108,5 +101,5 @@ class ToeplitzMask(Mask):
 
 def _distances(grid_shape: tuple[int, ...]) -> Tensor:
     """Distance along the axes of each offset, int64, shape ``[2 n_1 - 1, …]``."""
-    offsets = torch.meshgrid(*(torch.arange(1 - size, size) for size in grid_shape), indexing="ij")
+    offsets = torch.meshgrid(*(torch.arange(1 - size, size, device="cpu") for size in grid_shape), indexing="ij")
     return torch.stack(offsets).abs().sum(0)

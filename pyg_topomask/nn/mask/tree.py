@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import TREE, read_tree
 from pyg_topomask.operators import TreeDistanceOperator
 from pyg_topomask.operators.tree_distance import METHODS
@@ -49,26 +47,16 @@ class TreeMask(Mask):
         when="trees and molecules, long range: exact distances",
         reach="far",
         time=1.1,
+        examples=({"max_hops": 8},),
     )
     config_keys = keys_of("heads")
     requires = TREE
 
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{"max_hops": 8}]
-
     def __init__(self, heads: int = 1, max_hops: int = 16, method: str = "auto") -> None:
-        super().__init__()
+        super().__init__(heads)
         check_choice("method", method, METHODS)
-        self.heads, self.max_hops = check_integer("heads", heads, 1), check_integer("max_hops", max_hops, 0)
-        self.method = method
-        self.values = head_parameter(heads, self.max_hops + 1)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set ``f`` to its initial values."""
-        with torch.no_grad():
-            self.values.copy_((1 / torch.arange(1, self.max_hops + 2)).expand_as(self.values))
+        self.max_hops, self.method = check_integer("max_hops", max_hops, 0), method
+        self.values = self.learned(1 / torch.arange(1, self.max_hops + 2, device="cpu"))
 
     def forward(self, graph: Data) -> TreeDistanceOperator:
         """The mask of a graph or batch with a spanning forest.
