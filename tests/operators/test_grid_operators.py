@@ -1,14 +1,17 @@
 """Masks of equal graphs: grids and hypercubes."""
 
+import math
+
 import pytest
 import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.operators import GridHeatOperator, HypercubeHeatOperator, ToeplitzOperator, toeplitz
 from pyg_topomask.ops.blocks import block_layout
+from pyg_topomask.ops.products import kronecker
 from pyg_topomask.testing import OperatorCase
 
-TIME = torch.tensor([0.3, 2.0], dtype=torch.float64)
+TIME = torch.tensor([0.3, 20.0], dtype=torch.float64)
 
 
 def lattice(*shape):
@@ -57,7 +60,7 @@ CASES = {
     "grid_heat": (grid_heat, heat, (3, 4), TIME[0]),
     "grid_heat_heads": (grid_heat, heat, (2, 2, 3), TIME),
     "hypercube": (hypercube, heat, (2, 2, 2), TIME[0]),
-    "hypercube_heads": (hypercube, heat, (2, 2, 2), TIME),
+    "hypercube_transform_heads": (hypercube, heat, (2, 2, 2), TIME),
 }
 
 
@@ -72,6 +75,7 @@ class TestEqualGraphs(OperatorCase):
         self.graphs = {"one": lattice(*self.shape)}
         if "transform" in request.param:
             monkeypatch.setattr(toeplitz, "_MATRIX_SPEED", 0)
+            monkeypatch.setattr(kronecker, "_CUBE_AXES", 2)
 
     def copies(self, data):
         return data.num_nodes // int(torch.tensor(self.shape).prod())
@@ -86,14 +90,20 @@ class TestEqualGraphs(OperatorCase):
         return torch.kron(torch.eye(self.copies(data), dtype=torch.float64), self.kernel(self.numbers, self.shape))
 
 
-@pytest.mark.parametrize("shape", [(1,), (1, 1), (700,)])
-def test_grids_of_one_node_and_long_paths(shape):
-    x = torch.randn(2 * shape[0], 2, dtype=torch.float64)
+@pytest.mark.parametrize("most_dense", [256, 1], ids=["matrices", "transforms"])
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (2, 3, 4), (700,)])
+def test_grids_of_one_node_and_long_paths(shape, most_dense, monkeypatch):
+    monkeypatch.setattr(kronecker, "_MOST_DENSE", most_dense)
+    x = torch.randn(2 * math.prod(shape), 40, dtype=torch.float64)  # more columns than are transformed together
     weight = torch.randn(*(2 * n - 1 for n in shape), dtype=torch.float64)
     wanted = torch.block_diag(*[entries(weight, shape)] * 2) @ x
     torch.testing.assert_close(ToeplitzOperator(weight, shape, 2) @ x, wanted, rtol=1e-11, atol=1e-11)
     wanted = torch.block_diag(*[heat(torch.tensor(3.0).double(), shape)] * 2) @ x
     torch.testing.assert_close(GridHeatOperator(shape, 3.0, 2) @ x, wanted, rtol=1e-12, atol=1e-12)
+    if shape != (700,):
+        assert torch.equal(HypercubeHeatOperator(0, 3.0, len(x)) @ x, x)
+        time, x = TIME.clone().requires_grad_(), x[:, None, :1].expand(-1, 2, -1).clone().requires_grad_()
+        assert torch.autograd.gradcheck(lambda time, x: GridHeatOperator(shape, time, 2) @ x, (time, x))
 
 
 def test_small_grids_are_multiplied_as_matrices_and_large_ones_are_transformed():

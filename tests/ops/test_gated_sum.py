@@ -5,7 +5,6 @@ import torch
 
 from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.testing import GRAPHS
-from pyg_topomask.testing.checks import check_threads
 from tests.ops.compare import with_gradients
 
 NAMES = [*GRAPHS]
@@ -54,11 +53,6 @@ def test_gated_sum_is_the_formula(edge_index, scaled):
         torch.testing.assert_close(mine, other.float(), rtol=1e-4, atol=1e-5)
 
 
-def test_results_repeat_bit_for_bit_with_two_threads():
-    edges, inputs = torch.randint(500, (2, 30_000)), draw(500, 30_000, 5, torch.float32)
-    check_threads(lambda *x: torch.cat(gated_sum(*x[:4], edges.clone(), x[4])), inputs)  # nothing is remembered
-
-
 def test_gates_that_are_wide_open_or_closed():
     *given, _ = draw(4, MULTI.size(1))
     with torch.no_grad():
@@ -74,14 +68,3 @@ def test_nan_is_not_hidden():
     out, e = gated_sum(*given, MULTI)
     assert out.isnan().all(1).tolist() == [False, True, False, False]
     assert e.isnan().all(1).tolist() == [False, False, True, False, False, False]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scaled", [True, False])
-def test_compiled_code_is_one_graph(scaled):
-    *given, scale = draw(4, MULTI.size(1))
-    inputs = [*given, scale] if scaled else given
-    arguments = (*given, MULTI, scale if scaled else None)
-    traced = torch.compile(gated_sum, backend="aot_eager", fullgraph=True)
-    found, wanted = (results(function, arguments, inputs) for function in (traced, gated_sum))
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)

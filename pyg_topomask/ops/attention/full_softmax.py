@@ -82,19 +82,6 @@ def segment_softmax_attention(
     return in_groups(attend, groups, q, k, v)
 
 
-def segment_softmax_attention_reference(
-    q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None = None, bias: Tensor | None = None
-) -> Tensor:
-    """`segment_softmax_attention` from its definition with dense ``[N, N]`` scores, for tests."""
-    batch = torch.zeros(q.size(0), dtype=torch.long) if batch is None else batch
-    score = torch.einsum("ihr,jhr->ijh", q, k) / q.size(-1) ** 0.5
-    if bias is not None:
-        row, col = all_pairs(batch)
-        score = score.index_put((row, col), bias.expand(-1, q.size(1)), accumulate=True)
-    score = score.masked_fill((batch[:, None] != batch)[..., None], -torch.inf)
-    return torch.einsum("ijh,jhd->ihd", score.softmax(1), v)
-
-
 def all_pairs(batch: Tensor) -> Tensor:
     """Ordered pairs of nodes in the same graph, sorted by graph and, within each graph, in row-major order.
 

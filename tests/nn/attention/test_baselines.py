@@ -19,6 +19,7 @@ from tests.nn.attention.references import masked
 
 
 class TestFullBiased(AttentionCase):
+    names = ("path", "isolated", "single", "star", "one_way")  # with biases that are not symmetric
     transform = "one row for each ordered pair"
 
     def build(self):
@@ -50,6 +51,7 @@ def test_a_bias_has_a_gradient_and_may_be_shared_by_the_heads():
     run = lambda bias: attn(x, batch, Data(x=x, pair_bias=bias))  # noqa: E731
     torch.testing.assert_close(run(bias), run(bias.expand(-1, 2)))
     assert torch.autograd.gradcheck(run, (bias,))
+    assert all_pairs(torch.tensor([0, 2, 2])).tolist() == [[0, 1, 1, 2, 2], [0, 1, 2, 1, 2]]
 
 
 @pytest.mark.parametrize(

@@ -36,16 +36,6 @@ def test_product_and_gradients(matrix, chebyshev, groups, heads, own):
     assert torch.autograd.gradgradcheck(run, (coeffs, x))
 
 
-def test_gradient_of_the_matrix(matrix):
-    row, col = matrix.nonzero().t()
-    pattern, value = Pattern(row, col, 7, 7), matrix[row, col].requires_grad_()
-    coeffs, x = torch.randn(4, 1, 1, dtype=torch.float64), torch.randn(7, 1, 2, dtype=torch.float64)
-    for chebyshev in (False, True):
-        assert torch.autograd.gradcheck(
-            lambda v, chebyshev=chebyshev: polynomial_product(Basis(pattern, v, chebyshev), coeffs, None, x), (value,)
-        )
-
-
 def test_no_terms_and_one_term(matrix):
     row, col = matrix.nonzero().t()
     basis = Basis(Pattern(row, col, 7, 7), matrix[row, col], False)
