@@ -4,23 +4,17 @@ Bit equality holds on any machine: what is compared comes from the same operatio
 operation of the library adds in an order that depends on which thread comes first.
 """
 
-import networkx
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import barabasi_albert_graph, from_networkx
+from torch_geometric.utils import barabasi_albert_graph
 
 from pyg_topomask.nn import (
     ATTENTION,
     HEADS,
-    MASK,
-    ExphormerAttention,
     GKATConv,
-    MaskedAttention,
     PrimalAttention,
-    SANAttention,
     auxiliary_loss,
 )
 from pyg_topomask.nn.graph_token import GraphToken
@@ -30,6 +24,7 @@ from pyg_topomask.nn.pool import POOLS
 from pyg_topomask.run.model.convs import CONVS, ConvSettings
 from pyg_topomask.testing import examples, prepared
 from tests.nn.encoder_cases import CASES, encodable
+from tests.threads import NoRacingSums
 
 CALLS, CHANNELS, NUM_HEADS = 3, 32, 2
 SIZES = (1000, 30, 30, 60)
@@ -42,22 +37,6 @@ def _two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-class NoRacingSums(TorchDispatchMode):
-    """Refuses the one operation of torch that adds float32 numbers in any order: sums at an index that repeats.
-
-    It is the gradient of ``x[index]``; those of ``index_select`` and ``gather`` add in order. A few calls that happen
-    to agree would hide it.
-    """
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        accumulates = "index_put" in func.name() and len(args) > 3 and args[3]
-        index = [part for part in args[1] if part is not None] if accumulates else []
-        if index and not any(part.dtype == torch.bool for part in index):  # a mask names each place once
-            place = torch.stack(torch.broadcast_tensors(*index)).flatten(1)
-            assert place.unique(dim=1).size(1) == place.size(1), f"{func} adds in any order"
-        return func(*args, **(kwargs or {}))
 
 
 def values_and_gradients(build, call, inputs) -> list[Tensor]:
@@ -97,11 +76,6 @@ def batch() -> Batch:
     return Batch.from_data_list(graphs_of(SIZES))
 
 
-def assert_attention_repeats(build, graphs, channels=CHANNELS, **walks):
-    graph = Batch.from_data_list(prepared(build(), graphs, **walks))
-    assert_repeats(build, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, channels))
-
-
 ATTENTIONS = examples(ATTENTION) | {
     "GKATConv": lambda channels, heads: GKATConv(channels, 8, heads, dropout=0.1),
     "Primal": PrimalAttention,
@@ -110,30 +84,9 @@ ATTENTIONS = examples(ATTENTION) | {
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention_repeats(name):
-    assert_attention_repeats(lambda: ATTENTIONS[name](CHANNELS, heads=NUM_HEADS), graphs_of(SIZES), num_walks=16)
-
-
-MASKS = examples(MASK, grid_shape=(32, 32))
-WALKED = [name for name in MASKS if name.startswith(("grf", "rwgnk"))]
-
-
-@pytest.mark.parametrize("kernel", ["elu1", "softmax"])
-@pytest.mark.parametrize("path", ["factored", "pairwise", "blocks", "dense"])
-@pytest.mark.parametrize("mask", WALKED)
-def test_mask_of_walks_repeats_on_every_path(mask, path, kernel):
-    """A thousand nodes with 69,000 walk entries; for the dense path 320 nodes, whose 102,400 pairs suffice."""
-    if (kernel, path) == ("softmax", "factored") or ("stitch" in mask and path == "pairwise"):
-        return  # is refused
-    graphs = graphs_of([32] * (10 if path == "dense" else 32))
-    build = lambda: MaskedAttention(CHANNELS, NUM_HEADS, kernel, MASKS[mask](), path)  # noqa: E731
-    assert_attention_repeats(build, graphs, num_walks=64, halt_prob=0.1)
-
-
-@pytest.mark.parametrize("mask", [name for name in MASKS if name not in WALKED])
-def test_mask_without_walks_repeats(mask):
-    """One grid of 1,024 nodes."""
-    grid = from_networkx(networkx.grid_2d_graph(32, 32))
-    assert_attention_repeats(lambda: MaskedAttention(8, NUM_HEADS, "elu1", MASKS[mask](), "factored"), [grid], 8)
+    build = lambda: ATTENTIONS[name](CHANNELS, heads=NUM_HEADS)  # noqa: E731
+    graph = Batch.from_data_list(prepared(build(), graphs_of(SIZES), num_walks=16))
+    assert_repeats(build, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, CHANNELS))
 
 
 SLOW = pytest.param("LapPE-Transformer", marks=pytest.mark.slow)
@@ -183,18 +136,6 @@ def test_convolution_repeats(batch, name, edges, stable):
     call = lambda conv, x, *given: conv(x, batch.edge_index, **dict(zip(extra, given)))  # noqa: E731
     inputs = [draw(batch.num_nodes, CHANNELS), *(draw(*shapes[name]) for name in extra)]
     assert_repeats(lambda: CONVS[name].build(settings), call, *inputs)
-
-
-@pytest.mark.parametrize("cls", [ExphormerAttention, SANAttention])
-def test_attention_that_reads_edges_repeats(batch, cls):
-    def call(attn, x, edge_attr):
-        graph = batch.clone()
-        graph.edge_attr = edge_attr
-        return attn(x, batch.batch, graph)
-
-    inputs = draw(batch.num_nodes, CHANNELS), draw(batch.num_edges, CHANNELS)
-    settings = {"expander": False} if cls is ExphormerAttention else {}
-    assert_repeats(lambda: cls(CHANNELS, NUM_HEADS, edge_dim=CHANNELS, **settings), call, *inputs)
 
 
 def test_graph_token_repeats():

@@ -1,6 +1,7 @@
 """Results on several numbers of threads."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyg_topomask.limits import limits
 
@@ -16,3 +17,19 @@ def assert_threads_change_nothing(run):
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(x, y) for other in found[1:] for x, y in zip(other, found[0], strict=True))
+
+
+class NoRacingSums(TorchDispatchMode):
+    """Refuses the one operation of torch that adds float32 numbers in any order: sums at an index that repeats.
+
+    It is the gradient of ``x[index]``; those of ``index_select`` and ``gather`` add in order. A few calls that happen
+    to agree would hide it.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        accumulates = "index_put" in func.name() and len(args) > 3 and args[3]
+        index = [part for part in args[1] if part is not None] if accumulates else []
+        if index and not any(part.dtype == torch.bool for part in index):  # a mask names each place once
+            place = torch.stack(torch.broadcast_tensors(*index)).flatten(1)
+            assert place.unique(dim=1).size(1) == place.size(1), f"{func} adds in any order"
+        return func(*args, **(kwargs or {}))

@@ -9,6 +9,7 @@ from torch_geometric.utils import from_networkx
 from pyg_topomask.nn import MASK, MaskedAttention
 from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.testing import GRAPHS, AttentionCase, examples, prepared
+from tests.threads import NoRacingSums
 
 # A mask may be so general that softmax attention forms it as a dense array, and warns.
 pytestmark = pytest.mark.filterwarnings("ignore:attention forms this mask as a dense array")
@@ -44,6 +45,10 @@ class TestEveryMask(AttentionCase):
 
     def build(self):
         return MaskedAttention(self.channels, 2, self.kernel, moved(self.mask()), num_features=12)
+
+    def test_two_threads_change_nothing(self):
+        with NoRacingSums():
+            super().test_two_threads_change_nothing()
 
 
 @pytest.mark.parametrize("name", MASKS)
