@@ -125,31 +125,6 @@ def typed_edge_problem(
     return Problem(kernel, q * q.size(-1) ** -0.5, k, v, PatternMask(edges.pattern), edges=vectors)
 
 
-def typed_edge_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    where: tuple[Tensor, Tensor | None, Tensor | None, int, int, int],
-    kinds: Tensor,
-    edge: Tensor | None = None,
-) -> Tensor:
-    """Outputs of `typed_edge_problem` from their definition, one receiver at a time, for tests."""
-    edges = _joined(*where[:4], where[5])
-    (sender, receiver), kind = (
-        torch.cat(edges, dim=1),
-        [t for t, index in enumerate(edges) for _ in range(index.size(1))],
-    )
-    vectors = kinds[kind]
-    if edge is not None:
-        vectors = vectors + torch.cat([edge, edge.new_zeros(len(kind) - edge.size(0), *edge.shape[1:])])
-    out = []
-    for node in range(q.size(0)):
-        own = (receiver == node).nonzero().squeeze(1)
-        score = (q[node] * k[sender[own]] * vectors[own]).sum(-1) / q.size(-1) ** 0.5
-        out.append((score.softmax(0)[..., None] * v[sender[own]]).sum(0))
-    return torch.stack(out) if out else v
-
-
 def edge_scores(q: Tensor, k: Tensor, edge: Tensor, edge_index: Tensor) -> Tensor:
     r"""Scores :math:`q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}` of the edges ``j → i``.
 

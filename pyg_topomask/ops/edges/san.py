@@ -89,35 +89,6 @@ def san_weights(
     return sorted_pairs(pairs, softmax(scores, pairs[0], num_nodes=len(q)), len(q))
 
 
-def san_attention_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    edge: Tensor,
-    edge_index: Tensor,
-    absent: tuple[Tensor, Tensor] | None = None,
-    gamma: float = 1.0,
-    batch: Tensor | None = None,
-) -> Tensor:
-    """`san_attention` from its definition, one receiver at a time, for tests."""
-    batch = torch.zeros(v.size(0), dtype=torch.long) if batch is None else batch
-    out = []
-    for node in range(v.size(0)):
-        entering = edge_index[1] == node
-        sender = edge_index[0, entering]
-        score = (q[node] * k[sender] * (edge if edge.size(0) == 1 else edge[entering])).sum(-1) / q.size(-1) ** 0.5
-        if absent is not None:
-            others = [
-                other
-                for other in range(v.size(0))
-                if other != node and batch[other] == batch[node] and other not in sender.tolist()
-            ]
-            more = (absent[0][node] * absent[1][others]).sum(-1) / q.size(-1) ** 0.5 + log(gamma)
-            sender, score = torch.cat([sender, torch.tensor(others, dtype=torch.long)]), torch.cat([score, more])
-        out.append((score.softmax(0)[..., None] * v[sender]).sum(0))
-    return torch.stack(out) if out else v
-
-
 @once_per_batch
 def _edges_and_loops(edge_index: Tensor, batch: Tensor) -> list[Tensor]:
     """Whether each pair (sender, receiver) is an edge, a node with itself, or no pair of nodes of a graph.

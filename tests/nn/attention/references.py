@@ -69,11 +69,13 @@ def exphormer(attn, x, batch, carry):
         part, weight = slice(h * width, (h + 1) * width), 0
         for kind, count in enumerate(counts):
             score = (q[:, None, part] * k[None, :, part] * attn.edge_type[kind, part]).sum(-1)
-            if kind == 0 and attn.edge is not None:  # no edge is there twice
+            terms = (score / width**0.5).exp()
+            if kind == 0 and attn.edge is not None:
                 j, i = batch.edge_index
                 extra = q[i, part] * k[j, part] * (batch.edge_attr.double() @ attn.edge.weight[part].t())
-                score = score.index_put((i, j), score[i, j] + extra.sum(1))
-            weight = weight + count * (score / width**0.5).exp()
+                each = terms[i, j] * (extra.sum(1) / width**0.5).exp()
+                count, terms = 1, torch.zeros_like(terms).index_put((i, j), each, accumulate=True)
+            weight = weight + count * terms
         total = weight.sum(1, keepdim=True)
         heads.append(weight @ v[:, part] / torch.where(total > 0, total, 1))
     out = attn.out(torch.cat(heads, 1))

@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 import torch
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import Compose
 
 from pyg_topomask.nn import (
@@ -32,6 +32,10 @@ MADE = (
 )
 
 
+# Edges that are there twice, in one direction only, and from a node to itself.
+ODD = Data(x=torch.zeros(4, 4).double(), edge_index=torch.tensor([[0, 0, 1, 2, 2], [1, 1, 0, 2, 2]]), num_nodes=4)
+
+
 class TestEveryAttention(AttentionCase):
     names = ("path", "isolated", "single", "star", "two_parts", "one_way")
 
@@ -42,6 +46,9 @@ class TestEveryAttention(AttentionCase):
 
     def build(self):
         return _jitter(self.made(self.channels, heads=2))
+
+    def _graphs(self):
+        return [*super()._graphs(), self.prepare(ODD.clone())]
 
     def prepare(self, data):
         data = super().prepare(data)

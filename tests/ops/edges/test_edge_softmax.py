@@ -1,14 +1,12 @@
-from functools import partial
-
 import pytest
 import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.ops.attention.mixture import solve
-from pyg_topomask.ops.edges.edge_softmax import typed_edge_problem, typed_edge_reference, typed_edges
+from pyg_topomask.ops.edges.edge_softmax import typed_edge_problem, typed_edges
 from pyg_topomask.testing import GRAPHS, empty_graph
 from pyg_topomask.transforms import AddExpanderEdges
-from tests.ops.compare import assert_dropout_keeps_the_mean, assert_is_the_reference
+from tests.ops.compare import assert_dropout_keeps_the_mean
 
 
 def edges_of(*names, num_virtual=2, expander=True):
@@ -31,10 +29,6 @@ def attend(where, q, k, v, *vectors, **settings):
     return solve(typed_edge_problem(q, k, v, where, *vectors, **settings), "pairwise")
 
 
-def define(where, q, k, v, *vectors):
-    return typed_edge_reference(q, k, v, where, *vectors)
-
-
 @pytest.mark.parametrize("num_virtual", [0, 1, 3])
 @pytest.mark.parametrize("expander", [True, False])
 def test_every_edge_is_there_once_under_its_type(num_virtual, expander):
@@ -54,26 +48,6 @@ def test_every_edge_is_there_once_under_its_type(num_virtual, expander):
     assert (graph.diff() >= 0).all()  # edges of a graph lie together
     own = edges.number < batch.num_edges
     assert torch.equal(torch.stack([col[own], row[own]]), batch.edge_index[:, edges.number[own]])
-
-
-@pytest.mark.parametrize("native", ["0", "1"])
-@pytest.mark.parametrize("with_edge", [True, False])
-@pytest.mark.parametrize(
-    "names", [("star", "isolated", "empty", "one_way"), ("single",), ("empty",), ("empty", "path", "empty")]
-)
-def test_is_the_reference(monkeypatch, names, with_edge, native):
-    monkeypatch.setenv("TOPOMASK_NATIVE", native)
-    for num_virtual in (0, 2):
-        _, where = edges_of(*names, num_virtual=num_virtual)
-        inputs = tensors(where, with_edge)
-        assert_is_the_reference(partial(attend, where), partial(define, where), inputs)
-
-
-def test_more_edges_than_pairs_of_nodes():
-    where = torch.tensor([[0, 1, 0, 0, 0, 1], [1, 0, 1, 1, 0, 1]]), None, None, 2, 1, 0
-    inputs = tensors(where)
-    assert_is_the_reference(partial(attend, where), partial(define, where), inputs)
-    assert torch.autograd.gradcheck(lambda *x: attend(where, *x), inputs)
 
 
 def test_large_scores():
