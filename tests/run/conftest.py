@@ -1,6 +1,8 @@
 import copy
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,13 @@ def surroundings(shared_cache, monkeypatch):
     yield
     torch.set_num_threads(threads)
     torch.set_rng_state(state)
+
+
+def two_processes(*arguments, **settings):
+    """The arguments as a command of Python in two processes."""
+    surroundings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.Popen([*command, *map(str, arguments)], env=surroundings, stderr=subprocess.STDOUT, **settings)
 
 
 @pytest.fixture

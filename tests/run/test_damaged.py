@@ -71,19 +71,6 @@ def test_what_cannot_be_resumed_is_named(tiny, run, tmp_path, wrong):
         run_config(tiny, tmp_path)
 
 
-@pytest.mark.parametrize("name", [BEST, LAST, "result.json", "config.yaml"])
-def test_the_command_line_ends_with_one_line(tiny_file, trained, tmp_path, capsys, name):
-    shutil.copytree(trained / "config", tmp_path / "out" / "tiny")
-    folder = tmp_path / "out" / "tiny" / "0"
-    if name in (BEST, LAST):
-        (folder / "result.json").unlink()
-    (folder / name).write_bytes(b"{half \xff")
-    assert main(["run", str(tiny_file), "--out", str(tmp_path / "out")]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {folder / name} is ")
-    assert error.count("\n") == 1
-
-
 def test_damaged_results_are_named(run):
     path, again = run / "result.json", "delete it to run that seed again"
     whole = json.loads(path.read_text())

@@ -1,14 +1,14 @@
 """Several processes give the metrics of one process, also if they have different numbers of graphs."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+
+from tests.run.conftest import two_processes
 
 # Starting processes is expensive, so that one start serves both checks.
 PROGRAM = """
@@ -41,17 +41,6 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def start(*arguments, folder):
-    """Run the program on two processes."""
-    (folder / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "program.py"]
-    surroundings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [*command, *map(str, arguments)], env=surroundings, cwd=folder, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch without gloo")
 def test_two_processes_measure_and_train_as_one_does(tiny, tmp_path):
@@ -65,7 +54,11 @@ def test_two_processes_measure_and_train_as_one_does(tiny, tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(tiny))
     run_config(tmp_path / "config.yaml", tmp_path / "one")
     metrics = Path(__file__).parent / "training"
-    start(metrics, "run", tmp_path / "config.yaml", "--out", tmp_path / "two", folder=tmp_path)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    arguments = tmp_path / "program.py", metrics, "run", tmp_path / "config.yaml", "--out", tmp_path / "two"
+    started = two_processes(*arguments, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    output, _ = started.communicate(timeout=240)
+    assert started.returncode == 0, output[-6000:]
     results = [json.loads((tmp_path / n / "config" / "0" / "result.json").read_text()) for n in ("one", "two")]
     assert [result["processes"] for result in results] == [1, 2]
     first, second = (result["metrics"] for result in results)

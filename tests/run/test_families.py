@@ -1,5 +1,7 @@
 """For each family of data sets in GraphGPS's configs, the model is built and trained on graphs with its attributes."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch_geometric.data import Batch
@@ -18,23 +20,15 @@ from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.optim import build_optimizer
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 GATED = "CustomGatedGCN+Transformer"
 REGRESSION = Task("graph", "regression", 1)
-BOND = "dataset.edge_encoder=true dataset.edge_encoder_name=Bond"
 DUMMY = "dataset.edge_encoder=true dataset.edge_encoder_name=DummyEdge"
-TYPES = (
-    "dataset.edge_encoder=true dataset.edge_encoder_name=TypeDictEdge dataset.node_encoder_num_types=28 "
-    "dataset.edge_encoder_num_types=4"
-)
 TRANSFORMER = (
     "posenc_LapPE.enable=true posenc_LapPE.model=Transformer posenc_LapPE.layers=2 posenc_LapPE.dim_pe=4 "
     "posenc_LapPE.eigen.max_freqs=3 posenc_LapPE.n_heads=2 posenc_LapPE.post_layers=1"
 )
-WALKS = (
-    "posenc_RWSE.enable=true posenc_RWSE.model=mlp posenc_RWSE.layers=2 posenc_RWSE.dim_pe=4 "
-    "posenc_RWSE.raw_norm_type=BatchNorm posenc_RWSE.kernel.times=[1,2,3]"
-)
-ZINC = f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} model.loss_fun=l1"
+ZINC = "full/zinc"
 LAPLACE = (
     "posenc_LapPE.enable=true posenc_LapPE.model=DeepSet posenc_LapPE.layers=2 posenc_LapPE.dim_pe=4 "
     "posenc_LapPE.eigen.max_freqs=3"
@@ -50,34 +44,20 @@ WEBKB = (
 )
 BUDGET = "model.loss_fun=weighted_cross_entropy model.auto_satisfy_param_budget=true model.param_budget=60000"
 FAMILIES = {
-    "molecules": (
-        Task("graph", "multilabel", 10),
-        f"dataset.format=OGB dataset.name=peptides-functional dataset.node_encoder_name=Atom+LapPE+RWSE {BOND} "
-        f"{LAPLACE} {WALKS} gt.layer_type=CustomGatedGCN+Primphormer topomask.num_virtual=3 topomask.rank=3",
-    ),
+    "molecules": (Task("graph", "multilabel", 10), "primphormer/peptides-func"),
     "molecules, signs": (
         Task("graph", "multilabel", 128),
-        f"dataset.format=OGB dataset.name=ogbg-molpcba dataset.node_encoder_name=Atom+SignNet {BOND} "
+        "primphormer/ogbg-molpcba dataset.node_encoder_name=Atom+SignNet "
         "posenc_SignNet.enable=true posenc_SignNet.model=MLP posenc_SignNet.layers=2 posenc_SignNet.dim_pe=4 "
         "posenc_SignNet.eigen.max_freqs=3 posenc_SignNet.post_layers=2 posenc_SignNet.phi_hidden_dim=6 "
         "posenc_SignNet.phi_out_dim=2 gnn.head=san_graph",
     ),
-    "superpixels": (
-        classification("node", 21),
-        "dataset.format=PyG-VOCSuperpixels dataset.name=edge_wt_region_boundary dataset.slic_compactness=30 "
-        "dataset.node_encoder_name=VOCNode+LapPE dataset.edge_encoder=true dataset.edge_encoder_name=VOCEdge "
-        f"gnn.head=inductive_node gnn.layers_post_mp=2 {TRANSFORMER}",
-    ),
+    "superpixels": (classification("node", 21), f"full/pascalvoc-sp {TRANSFORMER}"),
     "contacts": (
         Task("edge", "binary", 1, ranked=True),
-        "dataset.format=OGB dataset.name=PCQM4Mv2Contact-shuffle dataset.task=edge "
-        f"dataset.node_encoder_name=Atom+EquivStableLapPE {BOND} {STABLE} gnn.head=inductive_edge metric_best=mrr",
+        f"primphormer/pcqm-contact dataset.node_encoder_name=Atom+EquivStableLapPE {STABLE}",
     ),
-    "ZINC": (
-        REGRESSION,
-        f"{ZINC} dataset.node_encoder_name=TypeDictNode+LapPE+RWSE {LAPLACE} posenc_LapPE.raw_norm_type=BatchNorm "
-        f"{WALKS} model.graph_pooling=add",
-    ),
+    "ZINC": (REGRESSION, f"{ZINC} dataset.node_encoder_name=TypeDictNode+LapPE+RWSE {LAPLACE} gt.layer_type={GATED}"),
     "ZINC, relative walks": (
         REGRESSION,
         f"{ZINC} dataset.node_encoder_name=TypeDictNode+RRWP posenc_RRWP.enable=true "
@@ -99,9 +79,7 @@ FAMILIES = {
     ),
     "MalNetTiny": (
         classification("graph", 5),
-        f"dataset.format=PyG-MalNetTiny dataset.name=LocalDegreeProfile dataset.node_encoder=false {DUMMY} "
-        "gnn.layers_pre_mp=1 gnn.batchnorm=true gt.layer_type=CustomGatedGCN+Exphormer prep.exp_deg=2 "
-        "prep.num_virt_node=1",
+        "exphormer/malnet-tiny dataset.node_encoder=false prep.exp=true prep.exp_deg=2 prep.num_virt_node=1",
     ),
     "PATTERN, SAN": (
         classification("node", 2),
@@ -118,9 +96,7 @@ FAMILIES = {
     ),
     "City-Networks": (
         classification("node", 10),
-        f"{CITY} {DUMMY} {BUDGET} gt.layer_type=CustomGatedGCN+SparseAttention "
-        "gt.dim_hidden=68 gt.sparse.k=2 gt.sparse.kq_dim=5 gt.sparse.val_dim=34 gt.sparse.head_agg=none "
-        "gnn.dim_inner=68 gnn.layers_post_mp=2",
+        "kmip/paris model.param_budget=60000 gt.sparse.k=2 gt.sparse.val_dim=34",
     ),
     "City-Networks, GAT": (
         classification("node", 10),
@@ -145,13 +121,15 @@ FAMILIES = {
         "gnn.head=ogb_code_graph",
     ),
 }
-"""The task of each family, and its settings as on the command line."""
+"""The task of each family, and its config or settings as on the command line."""
 
 
 def checked(family, *more):
     """The config of a family, and its task."""
     task, settings = FAMILIES[family]
-    return check_config({}, [*settings.split(), *more])[0].config, task
+    first, *others = settings.split()
+    source = {} if "=" in first else CONFIGS / f"{first}.yaml"
+    return check_config(source, [*([] if source else [first]), *others, *more])[0].config, task
 
 
 def targets(graph, task, label):
@@ -185,7 +163,8 @@ def fake_dataset(config, task):
 def test_family_is_built_and_trained(family):
     small = "gt.layers=2 gt.n_heads=2 gt.attn_dropout=0.1 train.batch_size=2"
     defaults = {"gt.layer_type": GATED, "gt.dim_hidden": "16"}
-    more = [f"{key}={value}" for key, value in defaults.items() if key not in FAMILIES[family][1]]
+    own = "=" not in FAMILIES[family][1].split()[0]
+    more = [f"{key}={value}" for key, value in defaults.items() if key not in FAMILIES[family][1] and not own]
     config, task = checked(family, *small.split(), *more)
     dataset = fake_dataset(config, task)
     splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
@@ -219,10 +198,10 @@ def test_family_is_built_and_trained(family):
 
 
 def test_encodings_of_a_config_are_all_that_is_computed():
-    overrides = ["gt.dim_hidden=16", "posenc_SignNet.enable=true", "dataset.node_encoder_name=TypeDictNode+RWSE"]
+    overrides = ["posenc_SignNet.enable=true", "dataset.node_encoder_name=TypeDictNode+RWSE"]
     config, task = checked("ZINC", *overrides)
     graph = prepare(config, fake_dataset(config, task), 0, []).train[0]
-    assert graph.random_walk_diagonal.shape == (4, 3)
+    assert graph.random_walk_diagonal.shape == (4, 20)
     assert torch.equal(graph.random_walk_diagonal[:, 0], torch.zeros(4))
     assert not any("laplacian" in name or "sign_net" in name for name in graph.to_dict())
     assert width(graph.x) == 1
@@ -252,6 +231,6 @@ def test_attention_reads_the_probabilities_of_walks():
 
 
 def test_the_last_layer_updates_no_edges():
-    config, _ = checked("ZINC", "gt.dim_hidden=16", f"gt.layer_type={GATED}")
+    config, _ = checked("ZINC")
     norms = [layer.conv.norm_edge is not None for layer in build_model(config, 1, 1, 1).layers]
     assert norms == [True] * (len(norms) - 1) + [False]

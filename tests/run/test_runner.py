@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import yaml
 from lightning.pytorch.loggers import Logger
 
 import pyg_topomask
@@ -240,18 +239,6 @@ def test_folders_that_cannot_be_written(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "file"))
     with pytest.raises(RunError, match=r"the cache folder .* cannot be written to"):
         run_config(tiny, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.data
-@pytest.mark.parametrize("name", ["grf/enzymes", "grf/cora", "kmip/enzymes"])
-def test_real_data_train(real_data, tmp_path, name, pytestconfig):
-    path = pytestconfig.rootpath / "configs" / f"{name}.yaml"
-    overrides = ["optim.max_epoch=2", "optim.num_warmup_epochs=0"]
-    if "early_stop_patience" in yaml.safe_load(path.read_text()).get("train", {}):
-        overrides.append("train.early_stop_patience=0")
-    summary = run_config(path, tmp_path, overrides=overrides)
-    assert 0 < summary["metrics"]["test_accuracy"]["mean"] <= 1
 
 
 @pytest.mark.slow

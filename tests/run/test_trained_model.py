@@ -17,10 +17,10 @@ from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import predict as command
 from pyg_topomask.run.commands.predict import predict
-from pyg_topomask.run.data.formats import LoadedDataset, load_dataset
+from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.output.saved import read_config
-from pyg_topomask.run.task import Task, classification
+from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.checkpoint import FORMAT
 
 
@@ -80,23 +80,6 @@ def test_load_leaves_graph_and_random_state_alone_and_takes_batches(run):
         transform(Data(x=graph.x[:, :3], edge_index=graph.edge_index))
     empty = transform(Data(x=torch.zeros(0, 5), edge_index=torch.zeros(2, 0, dtype=torch.long)))
     assert empty.x.shape == (0, bare.x.size(1))
-
-
-def test_nodes_of_one_graph(tmp_path, monkeypatch):
-    index = torch.arange(12)
-    graph = Data(x=torch.rand(12, 3), edge_index=torch.stack([index, index.roll(1)]), y=index % 3)
-    graph.train_mask, graph.val_mask, graph.test_mask = (index % 3 == part for part in range(3))
-    dataset = LoadedDataset([graph], classification("node", 3))
-    for module in ("runner", "commands.predict"):
-        monkeypatch.setattr(f"pyg_topomask.run.{module}.load_dataset", lambda data: dataset)
-    config = {"dataset": {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}, "optim": {"max_epoch": 2}}
-    run_config({**config, "gt": {"layer_type": "GCN+KMIP", "layers": 1, "dim_hidden": 8}}, tmp_path)
-    rows = table(predict(tmp_path / "config" / "0", "val"))
-    assert [(row["graph"], row["node"], row["target"]) for row in rows] == [("0", str(i), "1") for i in (1, 4, 7, 10)]
-    right = sum(row["predicted"] == row["target"] for row in rows) / 4
-    assert right == pytest.approx(metrics_of(tmp_path / "config" / "0")["val_accuracy"])
-    assert all(sum(float(row[f"probability_{c}"]) for c in range(3)) == pytest.approx(1) for row in rows)
-    assert len(table(predict(tmp_path / "config" / "0", "all"))) == 12
 
 
 @pytest.mark.parametrize(

@@ -321,21 +321,6 @@ def test_every_name_is_accepted_in_any_case():
                 assert dataset_problems(data) == [] or name != each, (family, name)
 
 
-@pytest.mark.slow
-@pytest.mark.data
-def test_real_peptides_in_both_layouts(real_data):
-    pytest.importorskip("ogb")
-    whole = load_dataset(DatasetConfig(format="OGB", name="peptides-functional"))
-    assert [len(part) for part in whole.parts] == [10873, 2331, 2331]
-    sample = load_dataset(DatasetConfig(format="OGB", name="peptides-functional", dir=str(real_data / "LRGB-sample")))
-    assert [len(part) for part in sample.parts] == [300, 100, 100]
-    for part in range(3):
-        for number in (0, 99):
-            one, other = (d.graphs[int(d.parts[part][number])] for d in (whole, sample))
-            assert all(torch.equal(one[name], other[name]) for name in ("x", "edge_index", "edge_attr"))
-            assert torch.equal(whole.task.target(one), sample.task.target(other))
-
-
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "more", "sizes", "parts"),
@@ -343,6 +328,7 @@ def test_real_peptides_in_both_layouts(real_data):
         ("PyG-TUDataset ENZYMES", {"use_node_attr": True, "split_mode": "errica"}, (600, 21, 6), [486, 54, 60]),
         ("PyG-Planetoid Cora", {"task": "node"}, (1, 1433, 7), [140, 500, 1000]),
         pytest.param("OGB ogbg-molhiv", {}, (41127, 9, 2), [32901, 4113, 4113], marks=pytest.mark.slow),
+        pytest.param("OGB peptides-functional", {}, (15535, 9, 10), [10873, 2331, 2331], marks=pytest.mark.slow),
     ],
 )
 def test_real_files(real_data, name, more, sizes, parts):

@@ -1,9 +1,7 @@
 """Raw and processed files of data sets that would execute a program are refused."""
 
-import os
 import pickle
 import subprocess
-import tarfile
 
 import numpy as np
 import pytest
@@ -20,16 +18,6 @@ from tests.hostile import Calls
 def popen(marker):
     """Outside of torch's allow-list; after torch's message, PyG would load the file without the list."""
     return Calls(subprocess.Popen, ["touch", str(marker)])
-
-
-def system(marker):
-    return Calls(os.system, f"touch {marker}")
-
-
-def hostile_file(path, marker):
-    (torch.save if path.suffix == ".pt" else lambda value, to: to.write_bytes(pickle.dumps(value)))(
-        [popen(marker)], path
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -56,17 +44,16 @@ def raw_folder(tmp_path, *parts):
 
 
 @pytest.mark.parametrize("name", ["data.pt", "pre_transform.pt", "pre_filter.pt"])
-@pytest.mark.parametrize("hostile", [popen, system])
-def test_processed_files(tmp_path, marker, tu_folder, name, hostile):
+def test_processed_files(tmp_path, marker, tu_folder, name):
     data = {"format": "PyG-TUDataset", "name": "TINY"}
     assert len(load_dataset(DatasetConfig(dir=str(tu_folder), **data))) == 12
     (path,) = (tmp_path / "cache").rglob(name)
     for write in (torch.save, lambda value, file: file.write_bytes(pickle.dumps(value))):
-        write(hostile(marker), path)
+        write(popen(marker), path)
         refused(tmp_path, **data)
 
 
-@pytest.mark.parametrize("part", ["x", "ty", "graph"])
+@pytest.mark.parametrize("part", ["x", "graph"])
 def test_planetoid(tmp_path, marker, part):
     folder = raw_folder(tmp_path, "Planetoid", "Cora")
     matrix, labels = scipy.sparse.eye(510, 3, format="csr"), np.eye(510, 2)
@@ -93,19 +80,11 @@ def test_planetoid(tmp_path, marker, part):
     ],
 )
 def test_raw_pickles(tmp_path, marker, data, files):
-    family, name = data.split()
+    (family, name), content = data.split(), pickle.dumps([popen(marker)])
     raw = raw_folder(tmp_path, family.removeprefix("PyG-"), *([name] if name not in ("none", "subset") else []))
     for file in files.split():
-        hostile_file(raw / file, marker)
+        torch.save([popen(marker)], raw / file) if file.endswith("pt") else (raw / file).write_bytes(content)
     refused(tmp_path, format=family, name=name)
-
-
-def test_archives_of_city_networks(tmp_path, marker):
-    raw = raw_folder(tmp_path, "CityNetwork", "paris")
-    hostile_file(raw / "features.pt", marker)
-    with tarfile.open(raw / "paris.tar.gz", "w:gz") as archive:
-        archive.add(raw / "features.pt", "paris/node_features_augmented.pt")
-    refused(tmp_path, format="PyG-CityNetwork", name="paris")
 
 
 class Benchmark(list):

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands.predict import predict
 from pyg_topomask.run.errors import RunError
+from tests.run.conftest import two_processes
 
 NODES = 90
 
@@ -121,11 +121,8 @@ def test_walks_of_a_graph_on_disk_are_precomputed(tmp_path, capsys):
 
 
 def start(path, out):
-    surroundings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    command += ["pyg_topomask", "run", str(path), "--out", str(out)]
     with (out.parent / "log.txt").open("ab") as log:
-        return subprocess.Popen(command, env=surroundings, stdout=log, stderr=subprocess.STDOUT)
+        return two_processes("-m", "pyg_topomask", "run", path, "--out", out, stdout=log)
 
 
 def results(out):

@@ -18,7 +18,6 @@ from pyg_topomask.run.data.parts import Neighborhoods, clusters, sampler_problem
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.task import classification
-from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -173,25 +172,14 @@ def test_metrics_and_predictions_are_those_of_a_reference_on_the_same_parts(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("evaluated", ["neighbor", "full_batch"])
-def test_inference_and_a_resumed_run_give_the_metrics_of_the_run(tmp_path, graph, monkeypatch, evaluated):
-    config, end = source("neighbor", evaluated), Recorder.on_train_epoch_end
+def test_inference_gives_the_metrics_of_the_run(tmp_path, graph, evaluated):
+    config = source("neighbor", evaluated)
     first = run_config(config, tmp_path / "first")["metrics"]
     again = [f"pretrained.dir={tmp_path / 'first' / 'config'}", "train.mode=inference-only"]
     second = run_config(config, tmp_path / "second", overrides=again)["metrics"]
     for name in ("val_loss", "test_accuracy"):
         assert second[name]["mean"] == pytest.approx(first[name]["mean"], rel=1e-6), name
     assert second["train_loss"]["mean"] > 0
-
-    def die(self, trainer, module):
-        end(self, trainer, module)
-        raise KeyboardInterrupt
-
-    overrides = ["train.ckpt_period=1", "num_workers=1"]
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "on_train_epoch_end", die)
-        with pytest.raises(KeyboardInterrupt):
-            run_config(config, tmp_path / "third", overrides=overrides)
-    assert str(run_config(config, tmp_path / "third", overrides=overrides)["metrics"]) == str(first)
 
 
 def test_parts_without_a_counted_node_are_left_out_and_processes_share_the_others(graph, monkeypatch):
