@@ -47,21 +47,6 @@ def test_every_attention_takes_part(name):
     assert "\n" not in repr(layer)
 
 
-@pytest.mark.parametrize(
-    "model", [lambda: GPSConv(8, GCNConv(8, 8), 2), lambda: GPSConv(8, None, 2, attn_type="performer")]
-)
-def test_reset_is_repeatable_and_reaches_every_parameter(model):
-    layer, found = model(), []
-    for _ in range(2):
-        for parameter in layer.parameters():
-            parameter.data.fill_(7.0)
-        torch.manual_seed(0)
-        layer.reset_parameters()
-        found.append(layer.state_dict())
-        assert all((parameter != 7).all() for parameter in layer.parameters())
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-
-
 def test_our_attention_in_pygs_layer_is_refused_in_one_line():
     layer, attn = pyg.GPSConv(8, GINConv(Sequential())), FullAttention(8)
     with pytest.raises(TypeError, match=r"leave out FullAttention .*use pyg_topomask.nn.GPSConv\(") as caught:

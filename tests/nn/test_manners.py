@@ -10,7 +10,18 @@ from torch.nn import PReLU
 from torch_geometric.nn import GCNConv, InstanceNorm, PairNorm
 
 from pyg_topomask import datasets, nn, transforms
-from pyg_topomask.nn import ATTENTION, HEADS, MASK, GatedGCN, GPSLayer, GPSModel, GPSNetwork, GPSStack, StableGINEConv
+from pyg_topomask.nn import (
+    ATTENTION,
+    HEADS,
+    MASK,
+    GatedGCN,
+    GPSConv,
+    GPSLayer,
+    GPSModel,
+    GPSNetwork,
+    GPSStack,
+    StableGINEConv,
+)
 from pyg_topomask.nn.encoder import AtomEncoder
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.norm import apply_norm, build_norm
@@ -31,6 +42,7 @@ MADE = {
     **{f"head {name}": partial(cls, 8, 1) for name, cls in HEADS.items() if name != "ogb_code_graph"},
     "GatedGCN": partial(GatedGCN, 8, equivariant_stable=True),
     "StableGINEConv": lambda: StableGINEConv(torch.nn.Linear(8, 8), 8),
+    "GPSConv": lambda: GPSConv(8, GCNConv(8, 8), 2),
     "GPSModel": lambda: GPSModel(3, 8, 2, 2, "gin", "grf", pool="graph_token", act="prelu", pre_norm=True),
     "GPSNetwork": network,
 }

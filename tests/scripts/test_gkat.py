@@ -5,6 +5,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -140,6 +141,9 @@ def test_what_cannot_be_done_is_said_ahead(scripts, monkeypatch, tmp_path, capsy
 
     with pytest.raises(SystemExit, match="error: no data"):
         importlib.import_module("_tables").start(lacking)
+    with pytest.raises(SystemExit, match="130"):
+        importlib.import_module("_tables").start(Mock(side_effect=KeyboardInterrupt))
+    assert "keeps finished runs" in capsys.readouterr().err
 
 
 def test_only_epochs_that_end_in_time_count(scripts, monkeypatch):
@@ -293,28 +297,3 @@ def test_cost(start, calls_of, monkeypatch, tmp_path):
     sparse = start("gkat_cost", "--quick", "--cases", "citeseer", "--largest-dense", 10)  # another setting
     assert set(sparse["rows"]) == {"citeseer"}
     assert set(sparse["rows"]["citeseer"]["ms"]) == names - {"GAT, all pairs", "GKAT-0, all pairs"}
-
-
-@pytest.mark.parametrize("case", ["citeseer", "cycle"])
-def test_all_pairs_give_what_the_layers_give(scripts, case, monkeypatch, tmp_path):
-    import gkat_cost
-
-    monkeypatch.setitem(gkat_cost.SIZES, "citeseer", (60, 90))
-    data, heads, width, num_features = gkat_cost.graph_of(case, 4, str(tmp_path))
-    layers = gkat_cost.layers(case, heads, width, num_features)
-    layers["GKAT-0, all pairs"].load_state_dict(layers["GKAT-0"].state_dict())
-    layers["GAT, all pairs"].load_state_dict(layers["GAT"].state_dict())
-    x = torch.randn(data.num_nodes, heads * width)
-    for name in ("GAT", "GKAT-0"):
-        sparse, dense = (gkat_cost.call(key, layers[key], x, data) for key in (name, f"{name}, all pairs"))
-        torch.testing.assert_close(dense, sparse, rtol=1e-4, atol=1e-5)
-
-
-def test_stopping_a_script_is_no_traceback(scripts, capsys):
-    def stopped():
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as stop:
-        importlib.import_module("_tables").start(stopped)
-    assert stop.value.code == 130
-    assert "keeps finished runs" in capsys.readouterr().err

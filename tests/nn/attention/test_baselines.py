@@ -160,14 +160,6 @@ def test_random_blocks_are_uniform():
     assert ((hits[candidates] - draws * 2 / 7).abs() < 5 * (draws * 2 / 7 * 5 / 7) ** 0.5).all()
 
 
-def test_support_of_a_batch_is_that_of_each_graph():
-    sizes = (30, 1, 0, 17, 30)
-    dense = dense_support(batch_of_sizes(*sizes), 2, 2, 7)
-    alone = [dense_support(torch.zeros(size, dtype=torch.long), 2, 2, 7) for size in sizes if size]
-    assert torch.equal(dense, torch.block_diag(*alone).bool())
-    assert not torch.equal(alone[0], dense_support(torch.zeros(30, dtype=torch.long), 2, 2, 8))
-
-
 @pytest.mark.parametrize(
     ("cls", "arguments", "message"),
     [

@@ -4,11 +4,8 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn.functional import leaky_relu
 
-from pyg_topomask.nn import GRFAttention
 from pyg_topomask.operators import (
     DenseOperator,
     GridHeatOperator,
@@ -25,7 +22,7 @@ from pyg_topomask.ops.attention.masked import (
     masked_softmax_attention_reference,
 )
 from pyg_topomask.ops.attention.plan import PATHS
-from tests.ops.attention.cases import MASKS, draw, features, walked
+from tests.ops.attention.cases import MASKS, draw, features
 from tests.ops.compare import with_gradients
 
 FUNCTIONS = {
@@ -140,42 +137,6 @@ def test_features_and_values_without_numbers(path):
     assert not masked_linear_attention(q, q, v, masked("grf", torch.float32), None, path).any()
     out = masked_linear_attention(v, v, q, masked("grf", torch.float32), None, path)
     assert out.shape == (17, 2, 0)
-
-
-SIGNED = st.lists(st.integers(-64, 64).map(lambda n: n / 64), min_size=4, max_size=4).filter(any)
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(
-    kernel=st.sampled_from(("relu", "elu1", "square", "exp", "softmax_rf", "softmax")),
-    path=st.sampled_from(PATHS),
-    dtype=st.sampled_from((torch.float32, torch.float64)),
-    f=st.lists(SIGNED, min_size=2, max_size=2),
-    alike=st.booleans(),
-    symmetric=st.booleans(),
-    seed=st.integers(0, 100),
-)
-def test_layers_are_bounded_and_are_the_definition(kernel, path, dtype, f, alike, symmetric, seed):
-    torch.manual_seed(seed)
-    data, path = walked(), "auto" if kernel == "softmax" and path == "factored" else path
-    attn = GRFAttention(8, 2, 3, kernel, symmetric, path=path, num_features=6).to(dtype).eval()
-    attn.mask.modulation.data.copy_(torch.tensor(f))
-    attn.out = torch.nn.Identity()
-    x = torch.ones(data.num_nodes, 8) if alike else torch.randn(data.num_nodes, 8)
-    x = x.to(dtype).requires_grad_()
-    batch, mask = data.batch, attn.mask(data)
-    out = attn(x, batch, data).unflatten(1, (2, 4))
-    q, k, v = (x.double() for x in attn.qkv(x).detach().unflatten(1, (3, 2, 4)).unbind(1))
-    limit = torch.stack([v[batch == each].abs().amax(0) for each in batch])
-    assert (out.abs() <= (1 + 1e-4) * limit).all()
-    assert torch.autograd.grad(out.square().sum(), x)[0].isfinite().all()
-    dense, bound = mask.to_dense().double(), mask.bound.to_dense().double()
-    if attn.feature_map is None:
-        wanted = masked_softmax_attention_reference(q, k, v, dense, bound=bound)
-    else:
-        q, k = (x.double() for x in attn.feature_map(q.to(dtype), k.to(dtype), batch))
-        wanted = masked_linear_attention_reference(q, k, v, dense, None, bound=bound)
-    assert ((out - wanted).abs() <= (2e-4 if dtype == torch.float32 else 1e-10) * limit).all()
 
 
 class WrongBlocks(GridHeatOperator):

@@ -2,9 +2,7 @@
 
 import os
 import shutil
-import signal
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -139,37 +137,6 @@ def test_programs_that_cannot_be_run(fresh, whole, monkeypatch):
     use_compiler(fresh, monkeypatch, copying(whole))
     monkeypatch.setattr(sources, "SHELL", "/no/such/shell")
     refused(r"the C\+\+ compiler .*/compiler cannot be run: .*No such file")
-
-
-@posix
-@pytest.mark.slow
-@needs_compiler
-def test_without_a_home_folder():
-    """In a process whose user is in no list of users."""
-    code = "import pwd; pwd.getpwuid = lambda number: {}[number]\n"
-    code += "from pyg_topomask.ops.native import loader; print(loader.load('topk'))"
-    unset = {"HOME", "XDG_CACHE_HOME", "TOPOMASK_CACHE"}
-    environment = {key: value for key, value in os.environ.items() if key not in unset}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "cannot be kept in ~/.cache: there is no such home folder; set TOPOMASK_CACHE" in done.stdout
-    assert done.stderr.count("plain torch is used instead of compiled code") == 1
-
-
-@posix
-@pytest.mark.slow
-def test_a_process_that_is_killed_while_compiling(fresh, whole, monkeypatch):
-    """Its lock goes with it, and nothing partial is left."""
-    use_compiler(fresh, monkeypatch, f'echo begun > "{fresh}/begun"; head -c 999 "{whole}" > "$(out "$@")"; sleep 2')
-    os.mkfifo(fresh / "begun")
-    code = "from pyg_topomask.ops.native import loader; loader.load('topk')"
-    environment = {**os.environ, "TOPOMASK_CACHE": str(fresh / "killed"), "TMPDIR": str(fresh)}
-    with subprocess.Popen([sys.executable, "-c", code], env=environment) as process:
-        (fresh / "begun").read_text()
-        process.send_signal(signal.SIGKILL)
-    use_cache(fresh / "killed", monkeypatch)
-    use_compiler(fresh, monkeypatch, copying(whole))
-    assert loads()
 
 
 def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ from pyg_topomask.ops.walks import sample as walks
 from pyg_topomask.ops.walks.settings import walk_settings
 from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.testing import GRAPHS, dense_adjacency
-from pyg_topomask.transforms import AddRandomWalks
 from tests.ops.walks.draws import draw, draw_many, seeded
 
 SCHEMES = {
@@ -171,36 +170,6 @@ def test_two_repelling_walkers_take_any_two_neighbours_alike():
     visited = draw_many(HUB, draws, **settings)[1][:, 1, 0].nonzero()[:, 1].view(draws, 2) - 1
     observed = torch.bincount(visited[:, 0] * 5 + visited[:, 1], minlength=25).view(5, 5)
     assert_drawn(observed[torch.ones(5, 5).triu(1).bool()], np.full(10, draws / 10))
-
-
-def test_walkers_of_one_start_and_steps_of_one_walk_are_independent():
-    """On the complete directed graph with loops, every pair of first and second steps is equally likely."""
-    row, col = torch.cartesian_prod(torch.arange(3), torch.arange(3)).t()
-    draws = 1500
-    _, counts, _ = draw_many(Data(edge_index=torch.stack([row, col]), num_nodes=3), draws, num_walks=1, halt_prob=0.0)
-    visits = counts.argmax(3).numpy()  # [draws, K + 1, N]
-    pairs, starts = np.zeros((3, 3)), np.zeros((3, 3))
-    np.add.at(pairs, (visits[:, 1, 0], visits[:, 2, 0]), 1)
-    np.add.at(starts, (visits[:, 1, 0], visits[:, 1, 1]), 1)
-    for observed in (pairs, starts):
-        assert_drawn(observed.ravel(), np.full(9, draws / 9))
-
-
-def test_two_tables_are_independent():
-    draws = 600
-    tables = []
-    graphs = AddRandomWalks(num_walks=2, max_length=2, halt_prob=0.3)([GRAPHS["star"]] * draws)
-    for name in ("walk", "walk_key"):
-        out = torch.zeros(draws, 3, 5, 5, dtype=torch.float64)
-        for number, graph in enumerate(graphs):
-            index = graph[f"{name}_index"].long()
-            out[number, graph[f"{name}_length"].long(), index[0], index[1]] = graph[f"{name}_load"].double()
-        tables.append(out.flatten(1))
-    moving = (tables[0].std(0) > 0) & (tables[1].std(0) > 0)
-    left, right = ((table - table.mean(0))[:, moving] / table.std(0)[moving] for table in tables)
-    assert moving.sum() > 20
-    assert (left.t() @ right / draws).abs().max() < 5 / draws**0.5
-    assert (left.t() @ left / draws).fill_diagonal_(0).abs().max() > 0.2  # the test would see dependence
 
 
 FAMILIES = {

@@ -1,13 +1,12 @@
 import json
 import math
 
-import matplotlib
 import pytest
 import yaml
 from scipy import stats
 
 from pyg_topomask.run.cli import main
-from pyg_topomask.run.commands.compare import TIME, columns, compare, find_runs, picture
+from pyg_topomask.run.commands.compare import columns, compare, find_runs, picture
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 
@@ -171,16 +170,6 @@ def test_table_and_picture(make, tmp_path, capsys, monkeypatch):
     assert any(line.startswith("│ a$_$[v2] │") for line in table)
     assert shown.err == f"wrote {out}\n"
     assert out.read_bytes().startswith(b"\x89PNG")
-
-
-def test_picture_has_a_line_for_each_run_by_seconds(make):
-    runs, position = find_runs([make("a", [0.5, 0.7]), make("b", [0.6])])
-    (axes,) = picture(runs, compare(runs, position)).axes
-    assert [line.get_label() for line in axes.lines] == ["a", "b"]
-    assert axes.lines[0].get_xdata().tolist() == [2, 4, 6, 8]
-    assert axes.lines[0].get_ydata() == pytest.approx([0.5, 10.5, 20.5, 30.5])
-    assert (axes.get_xlabel(), axes.get_ylabel()) == (TIME, "validation accuracy (%)")
-    matplotlib.pyplot.close("all")
 
 
 def test_what_is_no_run_is_refused(make, tmp_path):
