@@ -1,7 +1,5 @@
 """Random calls of transforms, masks and attentions: a right answer, or an error that says what to do."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial
@@ -61,28 +59,39 @@ def random_graph(draw: random.Random, weighted: bool | None = None) -> Data:
 
 def damage(data: Data, draw: random.Random) -> Data:
     """The graph with one wrong part."""
-    data = data.clone()
-    size, num_edges = data.num_nodes, data.num_edges
-    kind = draw.randrange(9)
-    if kind == 0:
-        data.edge_index = data.edge_index.float() + 0.5
-    elif kind == 1:
-        data.edge_index = torch.cat([data.edge_index, torch.tensor([[0], [size + 3]])], dim=1)
-    elif kind == 2:
-        data.edge_index = torch.cat([data.edge_index, torch.tensor([[-1], [0]])], dim=1)
-    elif kind == 3:
-        data.edge_index = torch.zeros(3, 2, dtype=torch.long)
-    elif kind == 4:
-        data.edge_weight = torch.ones(num_edges + 1)
-    elif kind == 5:
-        data.edge_weight = torch.full((num_edges,), draw.choice([float("nan"), float("inf"), -1.0]))
-    elif kind == 6:
-        data.edge_index = None
-    elif kind == 7:
-        data.x = draw.choice([None, data.x.long(), data.x[:, :3], data.x[None], data.x[1:]])
-    else:
-        data.edge_index = data.edge_index.tolist()
+    data, edges, size, count = data.clone(), data.edge_index, data.num_nodes, data.num_edges
+    wrong: list[tuple[str, Any]] = [
+        ("edge_index", edges.float() + 0.5),
+        ("edge_index", torch.cat([edges, torch.tensor([[0], [size + 3]])], dim=1)),
+        ("edge_index", torch.cat([edges, torch.tensor([[-1], [0]])], dim=1)),
+        ("edge_index", torch.zeros(3, 2, dtype=torch.long)),
+        ("edge_weight", torch.ones(count + 1)),
+        ("edge_weight", torch.full((count,), draw.choice([float("nan"), float("inf"), -1.0]))),
+        ("edge_index", None),
+        ("x", draw.choice([None, data.x.long(), data.x[:, :3], data.x[None], data.x[1:]])),
+        ("edge_index", edges.tolist()),
+    ]
+    name, value = draw.choice(wrong)
+    data[name] = value
     return data
+
+
+def answered(trial: Callable[..., None]) -> Callable[[random.Random], str]:
+    """A check of a random attention, from a trial that raises a documented error, or `WrongAnswerError`.
+
+    The trial is given the draw, the attention's name with its settings, the attention and the transform that prepares
+    graphs for it.
+    """
+
+    def check(draw: random.Random) -> str:
+        name, attn, transform = random_attention(draw)
+        try:
+            trial(draw, name, attn, transform)
+        except DOCUMENTED as error:
+            return _refused(error, name)
+        return "answered"
+
+    return check
 
 
 def call_transform(draw: random.Random) -> str:
@@ -104,18 +113,14 @@ def call_transform(draw: random.Random) -> str:
     return "answered"
 
 
-def call_attention(draw: random.Random) -> str:
-    """Run a random attention on a batch of random graphs. Returns "answered" or "refused"."""
-    name, attn, transform = random_attention(draw)
+@answered
+def call_attention(draw: random.Random, name: str, attn: Module, transform: BaseTransform) -> None:
+    """Run an attention on a batch of random graphs, together and alone."""
     weighted = draw.random() < 0.3
-    try:
-        graphs = [transform(random_graph(draw, weighted)) for _ in range(draw.choice([1, 2, 4]))]
-        batch = Batch.from_data_list(graphs)
-        x = batch.x * draw.choice([0, 1, 1e-10, 1e4])
-        out = attn(x, batch.batch, batch)
-    except DOCUMENTED as error:
-        return _refused(error, name)
-    out = out[0] if isinstance(out, tuple) else out
+    graphs = [transform(random_graph(draw, weighted)) for _ in range(draw.choice([1, 2, 4]))]
+    batch = Batch.from_data_list(graphs)
+    x = batch.x * draw.choice([0, 1, 1e-10, 1e4])
+    out = _run(attn, x, batch)
     if out.shape != x.shape or not out.isfinite().all():
         raise WrongAnswerError(f"{name}: output {tuple(out.shape)} of {batch} is wrong or not finite")
     inputs = [parameter for parameter in attn.parameters() if parameter.requires_grad]
@@ -124,93 +129,66 @@ def call_attention(draw: random.Random) -> str:
         raise WrongAnswerError(f"{name}: a gradient on {batch} is not finite")
     one = draw.randrange(len(graphs))
     part = batch.batch == one
-    alone = attn(x[part], torch.zeros(int(part.sum()), dtype=torch.long), Batch.from_data_list([graphs[one]]))
-    alone = alone[0] if isinstance(alone, tuple) else alone
+    alone = _run(attn, x[part], Batch.from_data_list([graphs[one]]))
     scale = float(out.detach().abs().max()) if out.numel() else 0.0
     if not torch.allclose(alone, out[part], rtol=1e-3, atol=1e-4 * scale + 1e-6):
         raise WrongAnswerError(f"{name}: graph {one} of {batch} depends on its batch mates")
-    return "answered"
 
 
-def call_attention_wrongly(draw: random.Random) -> str:
+@answered
+def call_attention_wrongly(draw: random.Random, name: str, attn: Module, transform: BaseTransform) -> None:
     """Run an attention with one wrong argument: a documented error, or an output of the right shape."""
-    name, attn, transform = random_attention(draw)
-    data, kind = random_graph(draw), draw.randrange(7)
-    try:
-        data = transform(data)
-        size = data.num_nodes
-        x, batch = data.x, torch.zeros(size, dtype=torch.long)
-        if kind == 0:
-            x = x.long()
-        elif kind == 1:
-            x = x[:, :3]
-        elif kind == 2:
-            x = x[None]
-        elif kind == 3:
-            batch = torch.ones(size + 1, dtype=torch.long)
-        elif kind == 4:
-            batch = batch - 1
-        elif kind == 5:
-            batch = torch.arange(size).flip(0)
-        else:
-            data = Data(num_nodes=size)
-        out = attn(x, batch, data)
-    except DOCUMENTED as error:
-        return _refused(error, name)
+    data = transform(random_graph(draw))
+    size, x = data.num_nodes, data.x
+    batch = torch.zeros(size, dtype=torch.long)
+    wrong = [
+        *((given, batch, data) for given in (x.long(), x[:, :3], x[None])),
+        *((x, numbers, data) for numbers in (torch.ones(size + 1).long(), batch - 1, torch.arange(size).flip(0))),
+        (x, batch, Data(num_nodes=size)),
+    ]
+    kind = draw.randrange(len(wrong))
+    out = attn(*wrong[kind])
     out = out[0] if isinstance(out, tuple) else out
     if out.shape[-1] != CHANNELS:
         raise WrongAnswerError(f"{name}: wrong argument {kind} gave shape {tuple(out.shape)}")
-    return "answered"
 
 
-def call_in_low_precision(draw: random.Random) -> str:
+@answered
+def call_in_low_precision(draw: random.Random, name: str, attn: Module, transform: BaseTransform) -> None:
     """Run an attention under autocast, in float64, and with logits of any size: finite, and near float32."""
-    name, attn, transform = random_attention(draw)
-    try:
-        batch = Batch.from_data_list([transform(random_graph(draw, False)) for _ in range(2)])
-        wanted = _run(attn, batch.x, batch)
-        for dtype in (torch.bfloat16, torch.float16):
-            with torch.autocast("cpu", dtype):
-                found = _run(attn, batch.x, batch)
-            what = f"{name} on {batch} under autocast of {dtype}"
-            # Rounding can take a relu's only positive entry from a query: few of many rows, but all of one.
-            share = 0.8 if batch.num_nodes > 3 or "relu" not in name else 0.0
-            _check_near(found, wanted, 0.15, what, share)
-        huge = _run(attn, 1e4 * batch.x, batch)
-    except DOCUMENTED as error:
-        return _refused(error, name)
-    if not huge.isfinite().all():
+    batch = Batch.from_data_list([transform(random_graph(draw, False)) for _ in range(2)])
+    wanted = _run(attn, batch.x, batch)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype):
+            found = _run(attn, batch.x, batch)
+        # Rounding can take a relu's only positive entry from a query: few of many rows, but all of one.
+        share = 0.8 if batch.num_nodes > 3 or "relu" not in name else 0.0
+        _check_near(found.float(), wanted, 0.15, f"{name} on {batch} under autocast of {dtype}", share)
+    if not _run(attn, 1e4 * batch.x, batch).isfinite().all():
         raise WrongAnswerError(f"{name} on {batch}: logits of 1e4 and more overflow")
     exact = _run(attn.double(), batch.x.double(), batch)
-    _check_near(wanted, exact, 1e-3, f"{name} on {batch} in float32")
-    return "answered"
+    _check_near(wanted, exact.float(), 1e-3, f"{name} on {batch} in float32")
 
 
-def train_for_long(draw: random.Random, num_steps: int = 1000) -> str:
+@answered
+def train_for_long(draw: random.Random, name: str, attn: Module, transform: BaseTransform) -> None:
     """Train a layer with a random attention on one batch: finite in every step."""
-    name, attn, transform = random_attention(draw)
-    try:
-        batch = Batch.from_data_list([transform(random_graph(draw, False)) for _ in range(3)])
-        model = GPSLayer(CHANNELS, attn=attn.train())
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        target = torch.randn(batch.x.shape)
-        if batch.num_nodes < 2:  # batch norm needs two
-            return "refused"
-        for step in range(num_steps):
-            optimizer.zero_grad()
-            loss = (_run(model, batch.x, batch, batch.edge_index) - target).square().mean()
-            loss.backward()
-            optimizer.step()
-            if not all(parameter.isfinite().all() for parameter in [loss, *model.parameters()]):
-                raise WrongAnswerError(f"{name} on {batch}: not finite in step {step}")
-    except DOCUMENTED as error:
-        return _refused(error, name)
-    return "answered"
+    batch = Batch.from_data_list([transform(random_graph(draw, False)) for _ in range(3)])
+    model = GPSLayer(CHANNELS, attn=attn.train())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    target = torch.randn(batch.x.shape)
+    for step in range(1000 if batch.num_nodes > 1 else 0):  # batch norm needs two nodes
+        optimizer.zero_grad()
+        loss = (_run(model, batch.x, batch, batch.edge_index) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        if not all(parameter.isfinite().all() for parameter in [loss, *model.parameters()]):
+            raise WrongAnswerError(f"{name} on {batch}: not finite in step {step}")
 
 
 def _run(module: Module, x: Tensor, batch: Batch, *edges: Tensor) -> Tensor:
     out = module(x, *edges, batch.batch, batch)
-    return (out[0] if isinstance(out, tuple) else out).float()
+    return out[0] if isinstance(out, tuple) else out
 
 
 def _check_near(found: Tensor, wanted: Tensor, rtol: float, what: str, share: float = 1.0) -> None:

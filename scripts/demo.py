@@ -5,8 +5,6 @@ configs/linear/digits.yaml with other layers. Only the edges of the grid tell a 
 script prints a table and draws the learned masks, the training curves and the results.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import statistics

@@ -12,8 +12,6 @@ The reader decides about faults that are not seen: each is either an equivalent 
 or a hole in the tests.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib
@@ -30,7 +28,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 PACKAGE = "pyg_topomask"
 NO_TESTS = 5  # pytest's exit code when it collected none
@@ -51,18 +49,14 @@ AREAS = {
 }
 """Files, and the tests that are asked about them."""
 
-COMPARED = {
+SIGNS = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"),
-    ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"),
+    ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"), ast.And: ("and", "or"), ast.Or: ("or", "and"),
+    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"), ast.Div: ("/", "*"),
 }  # fmt: skip
-COMPUTED = {
-    ast.Add: ("+", "-"),
-    ast.Sub: ("-", "+"),
-    ast.Mult: ("*", "+"),
-    ast.FloorDiv: ("//", "*"),
-    ast.Div: ("/", "*"),
-}
+"""Sign of an operation -> another sign."""
+
 IN_CPP = {
     " < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > ", " == ": " != ", " != ": " == ", " + ": " - ",
     " - ": " + ", " * ": " + ", " / ": " * ", " && ": " || ", " || ": " && ", " += ": " = ", " 0;": " 1;",
@@ -96,11 +90,12 @@ def python_faults(file: str, text: str) -> Iterator[Fault]:
     def fault(node: ast.AST, start: int, stop: int, new: str) -> Fault:
         return Fault(file, node.lineno, start, stop, data[start:stop].decode(), new)
 
-    def between(left: ast.AST, right: ast.AST, signs: tuple[str, str]) -> Iterator[Fault]:
-        found = re.search(rf"(?<![\w/*<>=]){re.escape(signs[0])}(?![/*=])".encode(), data[at(left, True) : at(right)])
-        if found:
+    def between(left: ast.AST, right: ast.AST, operation: ast.AST) -> Iterator[Fault]:
+        old, new = SIGNS.get(type(operation), (" ", ""))  # such as a power: nothing is found between two parts
+        found = re.search(rf"(?<![\w/*<>=]){re.escape(old)}(?![/*=])".encode(), data[at(left, True) : at(right)])
+        if found and new:
             start = at(left, True) + found.start()
-            yield fault(left, start, start + len(signs[0]), signs[1])
+            yield fault(left, start, start + len(old), new)
 
     def swapped(a: ast.AST, b: ast.AST) -> Iterator[Fault]:
         texts = [data[at(node) : at(node, True)].decode() for node in (a, b)]
@@ -109,20 +104,14 @@ def python_faults(file: str, text: str) -> Iterator[Fault]:
             yield fault(a, at(a), at(b, True), texts[1] + middle + texts[0])
 
     def visit(node: ast.AST) -> Iterator[Fault]:
-        if isinstance(node, UNTOUCHED):
-            return
-        if isinstance(node, ast.Call) and "warn" in ast.unparse(node.func):
+        if isinstance(node, UNTOUCHED) or (isinstance(node, ast.Call) and "warn" in ast.unparse(node.func)):
             return
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            yield from between(node.left, node.comparators[0], COMPARED[type(node.ops[0])])
-        elif (
-            isinstance(node, ast.BinOp)
-            and type(node.op) in COMPUTED
-            and not isinstance(node.left, ast.Constant | ast.JoinedStr)
-        ):
-            yield from between(node.left, node.right, COMPUTED[type(node.op)])
+            yield from between(node.left, node.comparators[0], node.ops[0])
+        elif isinstance(node, ast.BinOp) and not isinstance(node.left, ast.Constant | ast.JoinedStr):
+            yield from between(node.left, node.right, node.op)
         elif isinstance(node, ast.BoolOp):
-            yield from between(*node.values[:2], ("and", "or") if isinstance(node.op, ast.And) else ("or", "and"))
+            yield from between(*node.values[:2], node.op)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             yield fault(node, at(node), at(node.operand), "")
         elif isinstance(node, ast.Call) and len(node.args) > 1:
@@ -134,11 +123,9 @@ def python_faults(file: str, text: str) -> Iterator[Fault]:
             new = not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else 2 * value or 1.0
             yield fault(node, at(node), at(node, True), repr(new))
         for name, value in ast.iter_fields(node):
-            if name in ("annotation", "returns", "decorator_list", "bases"):
-                continue
-            for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST):
-                    yield from visit(child)
+            parts = value if isinstance(value, list) else [value]
+            if name not in ("annotation", "returns", "decorator_list", "bases"):
+                yield from (found for part in parts if isinstance(part, ast.AST) for found in visit(part))
 
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):  # module level holds tables and constants
@@ -193,11 +180,16 @@ def pytest(copy: Path, tests: list[str], seconds: int) -> tuple[int, str]:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 10))  # processor time: the machine may be busy
         resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
 
-    variables = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    options = ["-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-    piped: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "preexec_fn": limit}
-    command = [sys.executable, *options, *tests]
-    process = subprocess.Popen(command, cwd=copy, env=variables, start_new_session=True, **piped)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=limit,
+        start_new_session=True,
+    )
     try:
         output = process.communicate(timeout=6 * seconds)[0]
     except subprocess.TimeoutExpired:

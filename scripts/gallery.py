@@ -11,8 +11,6 @@ Each mask is drawn with its initial parameters on a path, a tree, a grid, a mole
 (Zachary's karate club). On the graph, the colours are the row of the matrix that belongs to the star.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence

@@ -8,8 +8,6 @@ joins points of the unit square that are close to each other, numbered from left
 the row that belongs to the star.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@
 No kernel is needed: the cells are plain Python. They run one after the other in a temporary folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import contextlib

@@ -10,8 +10,6 @@ an error that it does not document, if a command ends with a traceback, or if a 
 space has other numbers after it was started again. The exit status is 1 if a trial failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import json

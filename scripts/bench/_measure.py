@@ -1,7 +1,5 @@
 """Common parts of the benchmarks: options, timing, peak memory, exponents, reports and plots."""
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json
@@ -10,7 +8,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.cache import replacing
 from pyg_topomask.tensor_files import load_tensors
+from pyg_topomask.viz.drawing import PALETTE
 
 
 def bench_parser(doc: str, quick: str) -> argparse.ArgumentParser:
@@ -31,41 +30,32 @@ def bench_parser(doc: str, quick: str) -> argparse.ArgumentParser:
     return made
 
 
-def median_ms(
-    function: Callable[[], Any],
-    repeats: int = 9,
-    warmup: int = 2,
-    clock: Callable[[], float] = time.perf_counter,
-    limit_s: float = 60.0,
-) -> float:
-    """Median milliseconds of a call, in wall time by default. Calls stop early after ``limit_s`` seconds."""
-    for _ in range(warmup):
-        function()
-    times: list[float] = []
-    while len(times) < repeats and sum(times) < 1e3 * limit_s:
-        begin = clock()
-        function()
-        times.append((clock() - begin) * 1e3)
-    return statistics.median(times)
+def both_clocks(
+    functions: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 1
+) -> dict[str, dict[str, float]]:
+    """Median milliseconds of each function in wall time (``"wall"``), and in processor time of all threads (``"cpu"``).
 
-
-def in_turns(
-    functions: dict[str, Callable[[], Any]],
-    repeats: int,
-    clock: Callable[[], float] = time.process_time,
-    warmup: int = 1,
-) -> dict[str, float]:
-    """Median milliseconds of each function, after ``warmup`` calls. They are called in turns, so that other work on the
-    machine affects all of them.
+    They are called in turns, so that other work on the machine affects all of them; the first ``warmup`` calls do not
+    count.
     """
-    times: dict[str, list[float]] = {name: [] for name in functions}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in functions}
     for repeat in range(repeats + warmup):
         for name, function in functions.items():
-            begin = clock()
+            wall, cpu = time.perf_counter(), time.process_time()
             function()
             if repeat >= warmup:
-                times[name].append(1e3 * (clock() - begin))
-    return {name: statistics.median(values) for name, values in times.items()}
+                times[name].append((1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - cpu)))
+    return {name: dict(zip(("wall", "cpu"), map(statistics.median, zip(*found)))) for name, found in times.items()}
+
+
+def milliseconds(function: Callable[[], Any], repeats: int, warmup: int = 1) -> dict[str, float]:
+    """Median milliseconds of one function, as by `both_clocks`."""
+    return both_clocks({"": function}, repeats, warmup)[""]
+
+
+def in_turns(functions: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 1) -> dict[str, float]:
+    """Median milliseconds of processor time of each function, as by `both_clocks`."""
+    return {name: times["cpu"] for name, times in both_clocks(functions, repeats, warmup).items()}
 
 
 def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
@@ -120,14 +110,33 @@ def peptides(count: int) -> list[Data] | None:
     return [Data(edge_index=edges, num_nodes=x.size(0)) for x, _, edges, *_ in islice(cycle(rows), count)]
 
 
-def log_axis(axis: Any) -> None:
-    """Make the x axis logarithmic, with labels at 1, 2 and 5 times powers of ten even if it spans less than one."""
-    from matplotlib.ticker import LogLocator, NullLocator
+def draw_lines(
+    panels: Mapping[str, Mapping[str, Iterable[Any]]], path: Path, x: str, y: str, log: str = "", columns: int = 4
+) -> None:
+    """Draw named lines in panels side by side.
 
-    axis.set_xscale("log")
-    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter("{x:,g}")
+    Args:
+        panels: Title of a panel -> name of a line -> its points ``(x, y)`` or ``(x, y, deviation)``.
+        path: The picture; without panels, none is written.
+        x, y: What the axes show.
+        log: Logarithmic axes, ``""``, ``"x"``, ``"y"`` or ``"xy"``.
+        columns: Largest number of panels side by side.
+    """
+    if not panels:
+        return
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (5 * columns, 4 * rows)
+    figure, axes = pyplot().subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, (title, lines) in zip(axes.flat, panels.items()):
+        for number, (name, points) in enumerate(lines.items()):
+            form, color = ("o-", "s--", "^:")[number // len(PALETTE) % 3], PALETTE[number % len(PALETTE)]
+            axis.errorbar(*zip(*points), fmt=form, ms=4, lw=1.2, capsize=2, color=color, label=name)
+        axis.set(title=title, xlabel=x, ylabel=y, **{f"{name}scale": "log" for name in log})
+        axis.legend(fontsize=8)
+    save_plot(figure, path)
 
 
 def machine() -> dict[str, Any]:
@@ -173,3 +182,18 @@ def described(where: Mapping[str, Any]) -> str:
     """The result of `machine` in words."""
     threads = "one thread" if where["threads"] == 1 else f"{where['threads']} threads"
     return f"{where['cpu']}, {threads}, torch {where['torch']}"
+
+
+def markdown(head: str, rows: Iterable[Iterable[Any]]) -> Iterator[str]:
+    """Lines of a table in Markdown.
+
+    Args:
+        head: Titles of the columns, between bars; columns whose title ends in a colon are aligned to the right.
+        rows: Cells of each row.
+    """
+    titles = head.split(" | ")
+    rule = ("--:|" if title.endswith(":") else "---|" for title in titles)
+    lines = ("".join(f" {cell} |" if str(cell) else " |" for cell in row) for row in rows)
+    yield "|" + "".join(f" {title.removesuffix(':')} |" if title else " |" for title in titles)
+    yield "|" + "".join(rule)
+    yield from (f"|{line}" for line in lines)

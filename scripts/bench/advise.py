@@ -6,8 +6,6 @@ compared. Times are wall time, so that only a machine without other programs giv
 Run: TOPOMASK_DATA=... python scripts/bench/advise.py [--quick] [--datasets ENZYMES ...] [--out results/bench]
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time
@@ -16,7 +14,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from _measure import bench_parser, described, in_fresh_process, machine, save_json
+from _measure import bench_parser, described, in_fresh_process, machine, markdown, save_json
 from rich.console import Console
 
 from pyg_topomask.run import run_config, seed_run
@@ -31,11 +29,7 @@ CONFIGS = Path(__file__).parents[2] / "configs" / "grf"
 DATASETS = ("ENZYMES", "PROTEINS", "NCI1", "peptides-func", "Cora", "CiteSeer")
 ATTENTIONS = ("GRF", "Transformer")
 TOLERANCE = 0.3
-KEYS = {
-    "epoch_s": "s/epoch",
-    "total_mib": "MiB",
-    "step_mib": "MiB of training alone",
-}
+KEYS = {"epoch_s": "s/epoch", "total_mib": "MiB", "step_mib": "MiB of training alone"}
 
 
 def settings_of(name: str) -> list[str]:
@@ -84,17 +78,14 @@ def compare(name: str, attention: str, seconds: float, epochs: int) -> dict[str,
     return {"predicted": vars(trial), "measured": in_fresh_process(measured, path, [*extra, *settings], epochs)}
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
+def table(rows: dict[str, dict[str, Any]]) -> list[str]:
     """Markdown: predicted, measured and their ratio."""
-    lines = ["| data set | attention | " + " | ".join(KEYS.values()) + " |", "|---|---|" + "---:|" * len(KEYS)]
+    cells = []
     for name, row in rows.items():
-        cells = []
-        for key in KEYS:
-            ours, real = row["predicted"][key], row["measured"][key]
-            digits = 0 if "mib" in key else 2
-            cells.append(f"{ours:.{digits}f} / {real:.{digits}f} ({ours / real:.2f})")
-        lines.append("| " + " | ".join([*name.split(", "), *cells]) + " |")
-    return "\n".join(lines)
+        pairs = ((row["predicted"][key], row["measured"][key], 0 if "mib" in key else 2) for key in KEYS)
+        texts = (f"{ours:.{digits}f} / {real:.{digits}f} ({ours / real:.2f})" for ours, real, digits in pairs)
+        cells.append([*name.split(", "), *texts])
+    return list(markdown(" | ".join(["data set", "attention", *(f"{text}:" for text in KEYS.values())]), cells))
 
 
 def main() -> None:
@@ -113,9 +104,9 @@ def main() -> None:
     for name in datasets:
         for attention in attentions:
             report["rows"][f"{name}, {attention}"] = compare(name, attention, options.seconds, options.epochs)
-            print(table({f"{name}, {attention}": report["rows"][f"{name}, {attention}"]}).splitlines()[-1], flush=True)
+            print(table(report["rows"])[-1], flush=True)
     save_json(options.out / "advise.json", report)
-    print(f"{described(report['machine'])}\n{table(report['rows'])}")
+    print(described(report["machine"]), *table(report["rows"]), sep="\n")
     for key, text in KEYS.items():
         ratios = {name: row["predicted"][key] / row["measured"][key] for name, row in report["rows"].items()}
         off = [name for name, ratio in ratios.items() if abs(ratio - 1) > TOLERANCE]

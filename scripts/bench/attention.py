@@ -11,23 +11,13 @@ number of nodes is measured by `scale.py`.
 Run: python scripts/bench/attention.py [--quick] [--only WORKLOAD …] [--out results/bench]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from _measure import (
-    bench_parser,
-    in_fresh_process,
-    machine,
-    median_ms,
-    peptides,
-    resumed,
-    save_json,
-)
+from _measure import bench_parser, in_fresh_process, machine, milliseconds, peptides, resumed, save_json
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, ReLU, Sequential
 from torch_geometric.data import Batch, Data
@@ -36,7 +26,7 @@ from torch_geometric.utils import to_dense_batch, to_undirected
 
 from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, PrimalAttention, auxiliary_loss
 from pyg_topomask.run.process_memory import peak_mib
-from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+from pyg_topomask.transforms import that_add
 
 
 @dataclass(frozen=True)
@@ -103,16 +93,9 @@ def make_batch(name: str, requires: tuple[str, ...]) -> tuple[Batch, bool]:
     real = graphs is not None
     if graphs is None:
         graphs = [random_graph(int(n), load.mean_edges * n / load.mean_nodes, rng) for n in sizes(load, rng)]
-    return Batch.from_data_list([prepared(graph, requires) for graph in graphs]), real
-
-
-def prepared(graph: Data, requires: tuple[str, ...]) -> Data:
-    """A graph with the attributes that an attention requires."""
-    if any(key.startswith("walk") for key in requires):
-        graph = AddRandomWalks(16, 3, 0.5, seed=0, independent="walk_key_index" in requires)(graph)
-    if any(key.startswith("expander") for key in requires):
-        graph = AddExpanderEdges(degree=5, num_virtual=1, seed=0)(graph)
-    return graph
+    walks = {"num_walks": 16, "max_length": 3, "halt_prob": 0.5}
+    transform = that_add(requires, seed=0, degree=5, num_virtual=1, **walks)
+    return Batch.from_data_list([transform(graph) for graph in graphs]), real
 
 
 def gine(channels: int) -> GINEConv:
@@ -195,8 +178,8 @@ def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[
     row = {"nodes": batch.num_nodes, "edges": batch.num_edges, "real graphs": real}
     # The call that measures memory is the warm-up of the timed calls.
     if attention is not None:
-        row |= {"attention_mib": peak_mib(attend), "attention_ms": median_ms(attend, repeats, warmup=0)}
-    row |= {"step_mib": peak_mib(step), "step_ms": median_ms(step, repeats, warmup=0)}
+        row |= {"attention_mib": peak_mib(attend), "attention_ms": milliseconds(attend, repeats, 0)["wall"]}
+    row |= {"step_mib": peak_mib(step), "step_ms": milliseconds(step, repeats, 0)["wall"]}
     row["epoch_s"] = row["step_ms"] / 1e3 * -(-load.train_graphs // load.batch_size)
     row["parameters"] = sum(p.numel() for p in stack.parameters())
     return row

@@ -8,8 +8,6 @@ one thread; on CUDA, wall time of finished calls.
 Run: python scripts/bench/costs.py [--device cpu|cuda] [--write] [--out results/bench]
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

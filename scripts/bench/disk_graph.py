@@ -10,9 +10,6 @@ that of the process after the work: ``own`` is anonymous, ``mapped`` are pages o
 Run: python scripts/bench/disk_graph.py [--quick] [--nodes 100000 1000000] [--folder /tmp]
 """
 
-from __future__ import annotations
-
-import math
 import statistics
 import tempfile
 import time
@@ -21,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import bench_parser, described, in_fresh_process, machine, save_json
+from _measure import bench_parser, described, exponent, in_fresh_process, machine, markdown, save_json
 from torch import Tensor
 
 from pyg_topomask.data import DiskGraph, save_edges
@@ -108,12 +105,6 @@ def measure(work: str, folder: Path, num_nodes: int) -> dict[str, float]:
     return {"seconds": seconds, "own": mib["Anonymous"], "mapped": mib["Rss"] - mib["Anonymous"]}
 
 
-def exponent(rows: dict[str, Any], work: str) -> float:
-    """Slope of the logarithm of the time against that of the number of nodes, by least squares."""
-    points = [(math.log(int(nodes)), math.log(row[work]["seconds"])) for nodes, row in rows.items()]
-    return statistics.linear_regression(*zip(*points)).slope
-
-
 def main() -> int:
     """Measure each size, and print a table."""
     parser = bench_parser(__doc__ or "", "20,000 and 40,000 nodes")
@@ -127,12 +118,20 @@ def main() -> int:
             row = {work: in_fresh_process(measure, work, folder, num_nodes) for work in WORKS}
             report["rows"][str(num_nodes)] = row | {"edges": DiskGraph(folder).num_edges}
         save_json(options.out / "disk_graph.json", report)
-    print(f"{described(report['machine'])}\n\n| nodes | edges | {' | '.join(WORKS)} |\n|--:|--:|" + "--:|" * len(WORKS))
-    for nodes, row in report["rows"].items():
-        cells = [f"{row[w]['seconds']:.3g} s, {row[w]['own']:,.0f} + {row[w]['mapped']:,.0f} MiB" for w in WORKS]
-        print(f"| {int(nodes):,} | {row['edges']:,} | {' | '.join(cells)} |")
-    if len(report["rows"]) > 1:
-        print("| exponent | | " + " | ".join(f"{exponent(report['rows'], work):.2f}" for work in WORKS) + " |")
+    rows = report["rows"]
+    cells = [
+        [
+            f"{int(nodes):,}",
+            f"{row['edges']:,}",
+            *("{seconds:.3g} s, {own:,.0f} + {mapped:,.0f} MiB".format(**row[work]) for work in WORKS),
+        ]
+        for nodes, row in rows.items()
+    ]
+    if len(rows) > 1:
+        slopes = (exponent(list(map(int, rows)), [row[work]["seconds"] for row in rows.values()]) for work in WORKS)
+        cells.append(["exponent", "", *(f"{slope:.2f}" for slope in slopes)])
+    head = " | ".join(f"{title}:" for title in ("nodes", "edges", *WORKS))
+    print(f"{described(report['machine'])}\n", *markdown(head, cells), sep="\n")
     return 0
 
 

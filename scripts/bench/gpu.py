@@ -9,8 +9,6 @@ synchronisations. Kernels are those that torch's profiler sees in one step, and 
 Run: python scripts/bench/gpu.py [--only NAME …] [--rounds N] [--json FILE]
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

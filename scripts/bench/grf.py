@@ -14,23 +14,12 @@ It counts the bytes that a step must move, beside the measured bandwidth.
 Run: python scripts/bench/grf.py [--quick] [--out results/bench]
 """
 
-from __future__ import annotations
-
-import time
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from _measure import (
-    bench_parser,
-    exponent,
-    in_fresh_process,
-    in_turns,
-    machine,
-    median_ms,
-    save_json,
-)
+from _measure import bench_parser, exponent, in_fresh_process, in_turns, machine, milliseconds, save_json
 from scipy.spatial import cKDTree
 from torch import Tensor
 from torch_geometric.data import Data
@@ -42,9 +31,6 @@ from pyg_topomask.transforms import AddRandomWalks
 
 WIDTH = 16
 MAX_LENGTH = 4
-
-processor_ms = partial(median_ms, clock=time.process_time)
-"""Median milliseconds of a call in processor time, summed over threads: other work on the machine changes it little."""
 
 
 def knn_sphere(num_nodes: int, num_neighbors: int = 3, seed: int = 0) -> Data:
@@ -105,17 +91,13 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
     ]
     operator = mask(graph)
     pattern = operator.support.pairs(None)[0]
-    times = in_turns(
-        {
-            "chosen": lambda: step(tensors, mask, graph),
-            "unmasked": lambda: step(tensors, None, graph),
-        },
-        repeats,
-    )
-    times |= {
-        "factored": processor_ms(lambda: step(tensors, mask, graph, "factored"), max(3, repeats // 3), 1),
-        "raw table": processor_ms(lambda: step_raw_table(tensors, mask, graph), 3, 1),
+    own = {name: partial(step, tensors, given, graph) for name, given in (("chosen", mask), ("unmasked", None))}
+    others = {
+        "factored": lambda: step(tensors, mask, graph, "factored"),
+        "raw table": lambda: step_raw_table(tensors, mask, graph),
     }
+    times = in_turns(own, repeats) | in_turns(others, 3)
+    moved = moved_mib(num_nodes, pattern.nnz, operator.walks.pairs.coeffs.size(1))
     return {
         "num_nodes": num_nodes,
         "milliseconds": times,
@@ -124,15 +106,15 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
         "pairs per node": pattern.nnz / num_nodes,
         "walk entries per node": graph.walk_index.size(1) / num_nodes,
         "largest relative gap of gradients": max(gaps),
-        "MiB moved": moved_mib(num_nodes, pattern.nnz, operator.walks.pairs.coeffs.size(1)),
-        **floor(moved_mib(num_nodes, pattern.nnz, operator.walks.pairs.coeffs.size(1))["total"], times["chosen"]),
+        "MiB moved": moved,
+        **floor(moved["total"], times["chosen"]),
     }
 
 
 def floor(mib: float, milliseconds: float) -> dict[str, float]:
     """The least time of moving so much memory, from the measured bandwidth of reading, and a step's time over it."""
     array = torch.ones(2**25)  # 128 MiB, more than caches hold
-    bandwidth = array.numel() * 4 / 2**30 / (processor_ms(array.sum) / 1e3)
+    bandwidth = array.numel() * 4 / 2**30 / (milliseconds(array.sum, 9)["cpu"] / 1e3)
     least = mib / 1024 / bandwidth * 1e3
     return {"GiB/s": bandwidth, "floor, ms": least, "chosen / floor": milliseconds / least}
 
@@ -160,7 +142,7 @@ def scale(num_nodes: int) -> dict[str, float]:
     build = peak_mib(lambda: step(tensors, mask, graph))
     return {
         "num_nodes": num_nodes,
-        "milliseconds": median_ms(lambda: step(tensors, mask, graph), 5, 1),
+        "milliseconds": milliseconds(lambda: step(tensors, mask, graph), 5)["wall"],
         "peak MiB": peak_mib(lambda: step(tensors, mask, graph)),
         "peak MiB, first call": build,
     }
@@ -178,11 +160,8 @@ def main() -> None:
         f"{comparison['GiB/s']:.1f} GiB/s: floor {comparison['floor, ms']:.2f} ms, {comparison['chosen / floor']:.2f} x"
     )
     scaling = [in_fresh_process(scale, size) for size in sizes]
-    exponents = {
-        "time": exponent(sizes, [row["milliseconds"] for row in scaling]),
-        "memory": exponent(sizes, [row["peak MiB"] for row in scaling]),
-        "memory, first call": exponent(sizes, [row["peak MiB, first call"] for row in scaling]),
-    }
+    fitted = {"time": "milliseconds", "memory": "peak MiB", "memory, first call": "peak MiB, first call"}
+    exponents = {name: exponent(sizes, [row[key] for row in scaling]) for name, key in fitted.items()}
     for row in scaling:
         print(f"N {row['num_nodes']:9,d}  {row['milliseconds']:9.2f} ms  {row['peak MiB']:8.1f} MiB")
     print("exponents", {name: round(value, 3) for name, value in exponents.items()})

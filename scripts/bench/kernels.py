@@ -7,8 +7,6 @@ registers are kept in memory, which costs time, so the script fails if a kernel 
 Run: TRITON_INTERPRET=0 python scripts/bench/kernels.py [--sm 80 90] [--only KERNEL …] [--widest] [--json FILE]
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re

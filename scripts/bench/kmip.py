@@ -15,16 +15,14 @@ times of the stages.
 Run: python scripts/bench/kmip.py [--quick] [--out results/bench]
 """
 
-from __future__ import annotations
-
 import importlib
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
-from _measure import bench_parser, in_fresh_process, machine, save_json
+from _measure import bench_parser, both_clocks, in_fresh_process, machine, save_json
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
@@ -65,18 +63,6 @@ def methods(tensors: list[Tensor]) -> dict[str, Callable[..., Tensor]]:
     return {**found, "sdpa": full, "sdpa, padded": lambda *x: full(*x, width=16)}
 
 
-def timed(function: Callable[[], Any], repeats: int, warmup: int = 1) -> dict[str, float]:
-    """Median wall milliseconds and CPU milliseconds of all threads of a call, after warm-up calls."""
-    wall, cpu = [], []
-    for number in range(repeats + warmup):
-        begin = time.perf_counter(), time.process_time()
-        function()
-        if number >= warmup:
-            wall.append((time.perf_counter() - begin[0]) * 1e3)
-            cpu.append((time.process_time() - begin[1]) * 1e3)
-    return {"wall": statistics.median(wall), "cpu": statistics.median(cpu)}
-
-
 def forward(attend: Callable[..., Tensor], tensors: list[Tensor]) -> Tensor:
     """One forward pass without a graph."""
     with torch.no_grad():
@@ -90,31 +76,18 @@ def step(attend: Callable[..., Tensor], tensors: list[Tensor]) -> list[Tensor]:
 
 def compare(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
     """Times of every method on one data set in one process, and the share of keys that the tree visits."""
-    tensors = inputs(kind, num_nodes)
-    rows: dict[str, Any] = {}
-    for name, attend in methods(tensors).items():
-        fewer = repeats if name in ("chosen", "cpp") else max(1, repeats // 3)
-        rows[name] = {
-            "forward": timed(lambda attend=attend: forward(attend, tensors), fewer),
-            "forward + backward": timed(lambda attend=attend: step(attend, tensors), fewer),
-        }
+    tensors, passes = inputs(kind, num_nodes), {"forward": forward, "forward + backward": step}
+    calls = {
+        (name, what): partial(call, attend, tensors)
+        for name, attend in methods(tensors).items()
+        for what, call in passes.items()
+    }
+    times = both_clocks(calls, repeats)
+    rows = {name: {what: times[name, what] for what in passes} for name, _ in calls}
     q, k = (x.detach().transpose(0, 1).contiguous() for x in tensors[:2])
     ptr = [0, num_nodes]
     share = None if loader.missing("topk") else cpp.search(q, k, ptr, ptr, TOPK, 0, 1.0)[1]
-    return {"num_nodes": num_nodes, "milliseconds": rows, "ratios": ratios(rows), "tree visits": share}
-
-
-def ratios(rows: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Wall and CPU time of each other method, as a multiple of the chosen method's."""
-    return {
-        name: {
-            f"{what}, {clock}": times[clock] / rows["chosen"][what][clock]
-            for what, times in row.items()
-            for clock in ("wall", "cpu")
-        }
-        for name, row in rows.items()
-        if name != "chosen"
-    }
+    return {"num_nodes": num_nodes, "milliseconds": rows, "tree visits": share}
 
 
 def faiss_search(q: Tensor, k: Tensor) -> Any:
@@ -132,19 +105,13 @@ def keops_search(q: Tensor, k: Tensor) -> Any:
     return (-(lazy(q[:, None].contiguous()) | lazy(k[None].contiguous()))).argKmin(TOPK, dim=1)
 
 
-PEERS = {"faiss": ("faiss", faiss_search), "keops": ("pykeops.torch", keops_search)}
+PEERS = {"faiss": ("faiss", faiss_search), "keops": ("pykeops", keops_search)}
 """Name -> its package and search."""
 
 
 def missing_peers() -> dict[str, str]:
     """The peers that are left out, with reasons."""
-    missing = {}
-    for name, (package, _) in PEERS.items():
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            missing[name] = f"it is not installed ({error})"
-    return missing
+    return {name: "it is not installed" for name, (package, _) in PEERS.items() if find_spec(package) is None}
 
 
 def searches(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
@@ -155,11 +122,7 @@ def searches(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
     missing = missing_peers()
     calls |= {name: lambda f=f: f(q, k) for name, (_, f) in PEERS.items() if name not in missing}
     found = {name: call().sort(dim=1)[0] for name, call in calls.items()}  # warm-up: load libraries, compile formulas
-    times: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            times[name].append(timed(call, 1, warmup=0))
-    median = {name: {c: statistics.median(t[c] for t in some) for c in some[0]} for name, some in times.items()}
+    median = both_clocks(calls, repeats, warmup=0)
     peers = [name for name in calls if name != "ours"]
     return {
         "milliseconds": median,
@@ -178,22 +141,23 @@ def stages(kind: str, num_nodes: int) -> dict[str, float]:
     x = torch.cat([y.detach()[:, 0] for y in tensors[:3]], dim=1)
     project = torch.nn.Linear(3 * WIDTH, 3 * WIDTH)
     q, k = (y.detach().transpose(0, 1).contiguous() for y in tensors[:2])
-    problem = Problem(q, k, [0, num_nodes], [0, num_nodes], TOPK)
+    problem, attend = Problem(q, k, [0, num_nodes], [0, num_nodes], TOPK), partial(topk_attention, topk=TOPK)
     ptr, one = [0, num_nodes], q[:, :1].contiguous()
     has_tree = ENGINES["pruned"].refuses(problem) is None and ENGINES["pruned"].pays(problem) is None
-    with torch.no_grad():
-        projection = timed(lambda: project(x), 3)["wall"]
-    tree = timed(lambda: cpp.search(one, k, [0, 1], ptr, TOPK, 0, 1.0), 3)["wall"] if has_tree else 0.0
-    search = timed(lambda: find(problem, "auto"), 3)["wall"]
-    attend = lambda *y: topk_attention(*y, TOPK)  # noqa: E731
-    whole = timed(lambda: forward(attend, tensors), 3)["wall"]
-    training = timed(lambda: step(attend, tensors), 3)["wall"]
+    calls: dict[str, Callable[[], Any]] = {
+        "projection": lambda: project(x),
+        "tree": (lambda: cpp.search(one, k, [0, 1], ptr, TOPK, 0, 1.0)) if has_tree else (lambda: None),
+        "search": lambda: find(problem, "auto"),
+        "forward": lambda: forward(attend, tensors),
+        "training": lambda: step(attend, tensors),
+    }
+    ms = {name: times["wall"] for name, times in both_clocks(calls, 3).items()}
     return {
-        "projection": projection,
-        "tree": tree,
-        "search": max(search - tree, 0.0),
-        "softmax and gather": max(whole - search, 0.0),
-        "backward": max(training - whole, 0.0),
+        "projection": ms["projection"],
+        "tree": ms["tree"],
+        "search": max(ms["search"] - ms["tree"], 0.0),
+        "softmax and gather": max(ms["forward"] - ms["search"], 0.0),
+        "backward": max(ms["training"] - ms["forward"], 0.0),
     }
 
 
@@ -216,17 +180,17 @@ def print_comparison(kind: str, result: dict[str, Any]) -> None:
 
 def print_searches(kind: str, num_nodes: int, result: dict[str, Any]) -> None:
     """Print one line with our milliseconds, and for each peer its milliseconds and the ratio of ours to them."""
-    line = f"search, {kind:8s} N {num_nodes:7,d}  ours {result['milliseconds']['ours']['wall']:9.1f} ms"
+    ms = {name: times["wall"] for name, times in result["milliseconds"].items()}
+    line = f"search, {kind:8s} N {num_nodes:7,d}  ours {ms['ours']:9.1f} ms"
     for name, ratio in result["ours / peer"].items():
-        line += f"   {name} {result['milliseconds'][name]['wall']:9.1f} ms, ours / {name} {ratio['wall']:5.2f}"
-        line += f" (CPU {ratio['cpu']:5.2f})"
+        line += f"   {name} {ms[name]:9.1f} ms, ours / {name} {ratio['wall']:5.2f} (CPU {ratio['cpu']:5.2f})"
     print(line)
 
 
 def main() -> None:
     parser = bench_parser(__doc__, "fewer nodes, about half a minute")
     parser.add_argument("--num-nodes", type=int, help="number of nodes (31,623, or 3,162 with --quick)")
-    parser.add_argument("--repeats", type=int, default=6, help="timed calls of the library's own rows")
+    parser.add_argument("--repeats", type=int, default=3, help="timed calls of each row")
     options = parser.parse_args()
     num_nodes = options.num_nodes or (3_162 if options.quick else 31_623)
     sizes = sorted({size for size in (3_162, 10_000) if size < num_nodes} | {num_nodes})

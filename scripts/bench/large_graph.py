@@ -12,12 +12,10 @@ only).
 Run: python scripts/bench/large_graph.py [--quick] [--nodes 2000000] [--parts 10] [--layers GCN+GRF …] [--whole]
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from unittest.mock import patch
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from _measure import bench_parser, described, in_fresh_process, machine, save_json
+from _measure import bench_parser, described, in_fresh_process, machine, markdown, save_json
 from torch_geometric.data import Data
 
 from pyg_topomask.data.graph_parts import GraphParts
@@ -171,17 +169,17 @@ def sizes(data: Data) -> dict[str, float]:
     return {"nodes": int(data.num_nodes or 0), "edges": data.num_edges, "graph_mib": size / 2**20}
 
 
-def table(report: dict[str, Any]) -> Sequence[str]:
+def table(report: dict[str, Any]) -> Iterator[str]:
     """The machine, the graph, and the phases in Markdown."""
     (first, *_) = report["runs"].values()
     size = f"{first['nodes']:,} nodes, {first['edges']:,} edges, {first['graph_mib']:,.0f} MiB"
-    lines = [described(report["machine"]), f"{size}, {report['parts']} parts, evaluation: {report['evaluation']}", ""]
-    lines += [f"| layers | {' | '.join(f'{name}, s | MiB' for name in PHASES)} | test accuracy |"]
-    lines += ["|---" + "|--:" * (2 * len(PHASES) + 1) + "|"]
+    yield described(report["machine"])
+    yield f"{size}, {report['parts']} parts, evaluation: {report['evaluation']}\n"
+    rows = []
     for layers, row in report["runs"].items():
         cells = [f"{row['phases'][name]['seconds']:,.0f} | {row['phases'][name]['peak_mib']:,.0f}" for name in PHASES]
-        lines.append(f"| `{layers}` | {' | '.join(cells)} | {100 * row['accuracy']:.1f} |")
-    return lines
+        rows.append((f"`{layers}`", *cells, f"{100 * row['accuracy']:.1f}"))
+    yield from markdown(" | ".join(["layers", *(f"{name}, s: | MiB:" for name in PHASES), "test accuracy:"]), rows)
 
 
 def main() -> int:

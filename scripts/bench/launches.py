@@ -7,8 +7,6 @@ precedes the name of a mask of `MaskedAttention`, and "PyG" is ``GPSConv`` with 
 Run: python scripts/bench/launches.py [--only NAME …] [--sites] [--json FILE]
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 from functools import partial

@@ -14,8 +14,6 @@ Processes keep freed memory, as in a training step (`keep_memory`), except where
 Run: python scripts/bench/operators.py [--quick] [--out results/bench]
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -24,15 +22,7 @@ from math import isqrt
 from typing import Any
 
 import torch
-from _measure import (
-    bench_parser,
-    exponent,
-    in_fresh_process,
-    in_turns,
-    keep_memory,
-    machine,
-    save_json,
-)
+from _measure import bench_parser, exponent, in_fresh_process, in_turns, keep_memory, machine, milliseconds, save_json
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import laplacian
 from scipy.sparse.linalg import expm_multiply
@@ -143,8 +133,8 @@ def products(num_nodes: int, repeats: int) -> dict[str, dict[str, float]]:
 def clock_check(num_nodes: int) -> float:
     """Processor time of the dense product over wall time times threads: 1 on an idle machine with busy threads."""
     dense, x = torch.rand(num_nodes, num_nodes), torch.randn(num_nodes, COLUMNS)
-    wall, used = (in_turns({"": lambda: dense @ x}, 5, clock)[""] for clock in (time.perf_counter, time.process_time))
-    share = used / wall / torch.get_num_threads()
+    times = milliseconds(lambda: dense @ x, 5)
+    share = times["cpu"] / times["wall"] / torch.get_num_threads()
     print(f"processor time is {share:.2f} of wall time times {torch.get_num_threads()} threads")
     return share
 
@@ -256,7 +246,7 @@ def scaling(sizes: list[int], repeats: int) -> dict[str, Any]:
             operator, x = build(size), torch.randn(size, COLUMNS)
             calls = repeats if size <= 2**16 else 3  # seconds each, so that three are enough
             # The second call still takes new memory from the system, because the first one left gaps of other sizes.
-            times.setdefault(name, []).append(in_turns({"": lambda o=operator, x=x: o @ x}, calls, warmup=2)[""])
+            times.setdefault(name, []).append(milliseconds(lambda o=operator, x=x: o @ x, calls, warmup=2)["cpu"])
         row = f"exponent {exponent(sizes, times[name]):5.2f}   {times[name][-1]:10.1f} ms at {sizes[-1]:,}"
         print(f"{name:24s} {row}", flush=True)
     exponents = {name: exponent(sizes, values) for name, values in times.items()}

@@ -7,15 +7,12 @@
 Run: python scripts/bench/posenc.py [--quick] [--out results/bench]
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
-from _measure import bench_parser, in_fresh_process, machine, peptides, save_json
+from _measure import bench_parser, both_clocks, in_fresh_process, machine, markdown, peptides, save_json
 from torch_geometric.data import Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE
 from torch_geometric.utils import erdos_renyi_graph, get_laplacian, to_dense_adj
@@ -25,14 +22,11 @@ from pyg_topomask.transforms import AddHeatDiagonalEncoding, AddLaplacianEncodin
 FREQUENCIES, STEPS, LARGE_STEPS = 10, 20, 16
 
 
-def seconds(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """Median wall seconds of a call, and its result."""
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        result = function()
-        times.append(time.perf_counter() - begin)
-    return float(np.median(times)), result
+def seconds(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall seconds of a call, and its result."""
+    begin = time.perf_counter()
+    result = function()
+    return time.perf_counter() - begin, result
 
 
 def many_graphs(count: int, repeats: int) -> dict[str, Any]:
@@ -56,15 +50,13 @@ def many_graphs(count: int, repeats: int) -> dict[str, Any]:
     }
     rows: dict[str, Any] = {"graphs": count}
     for name, (theirs, ours) in plans.items():
-        ours()
-        time_theirs, found_theirs = seconds(theirs, repeats)
-        time_ours, found_ours = seconds(ours, repeats)
+        times = both_clocks({"PyG": theirs, "ours": ours}, repeats)
         gap = eigen_gap if name == "Laplacian" else walk_gap
         rows[name] = {
-            "PyG s": time_theirs,
-            "ours s": time_ours,
-            "times faster": time_theirs / time_ours,
-            "largest difference": max(gap(a, b) for a, b in zip(found_theirs[:200], found_ours[:200])),
+            "PyG s": times["PyG"]["wall"] / 1e3,
+            "ours s": times["ours"]["wall"] / 1e3,
+            "times faster": times["PyG"]["wall"] / times["ours"]["wall"],
+            "largest difference": max(gap(a, b) for a, b in zip(theirs()[:200], ours()[:200])),
         }
     return rows
 
@@ -91,12 +83,12 @@ def one_graph(num_nodes: int, compare: bool) -> dict[str, Any]:
     torch.manual_seed(0)
     data = Data(edge_index=erdos_renyi_graph(num_nodes, 6 / num_nodes), num_nodes=num_nodes)
     ours = AddRandomWalkEncoding(range(1, LARGE_STEPS + 1))
-    time_ours, found = seconds(lambda: ours(data), 3)
+    time_ours, found = seconds(lambda: ours(data))
     row: dict[str, Any] = {"num_nodes": num_nodes, "ours s": time_ours}
-    row["Laplacian, ours s"] = seconds(lambda: AddLaplacianEncoding(FREQUENCIES + 1)(data), 1)[0]
-    row["heat, ours s"] = seconds(lambda: AddHeatDiagonalEncoding([1.0, 2.0, 5.0])(data), 1)[0]
+    row["Laplacian, ours s"] = seconds(lambda: AddLaplacianEncoding(FREQUENCIES + 1)(data))[0]
+    row["heat, ours s"] = seconds(lambda: AddHeatDiagonalEncoding([1.0, 2.0, 5.0])(data))[0]
     if compare:
-        row["PyG s"], theirs = seconds(lambda: AddRandomWalkPE(LARGE_STEPS)(data.clone()), 1)
+        row["PyG s"], theirs = seconds(lambda: AddRandomWalkPE(LARGE_STEPS)(data.clone()))
         row["times faster"] = row["PyG s"] / time_ours
         row["largest difference"] = walk_gap(theirs, found)
     return row
@@ -114,11 +106,11 @@ def main() -> None:
     many = report["many graphs"]
     rows = {f"{count} graphs, {name}": many[name] for name in ("Laplacian", "random walk")}
     rows[f"{large} nodes, random walk"] = report["one graph"]
-    for name, row in rows.items():
-        print(
-            f"{name:28s} PyG {row['PyG s']:8.2f} s   ours {row['ours s']:7.2f} s   {row['times faster']:6.1f} x faster"
-            f"   largest difference {row['largest difference']:.1e}"
-        )
+    cells = [
+        (name, *(f"{row[key]:.2f}" for key in ("PyG s", "ours s", "times faster")), f"{row['largest difference']:.1e}")
+        for name, row in rows.items()
+    ]
+    print(*markdown("encodings | PyG, s: | ours, s: | times faster: | largest difference:", cells), sep="\n")
     last = report["huge graph"]
     print(
         f"{huge} nodes: random walk {last['ours s']:.2f} s; "

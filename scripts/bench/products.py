@@ -11,8 +11,6 @@ All forms take turns in one process. Each figure is the median processor time.
 Run: python scripts/bench/products.py [--quick] [--out results/bench]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -9,8 +9,6 @@ Run: python scripts/bench/runner.py [configs/grf/enzymes.yaml ...] [--epochs 10]
 Times are processor time of one thread, so that other programs on the machine do not count.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -10,10 +10,7 @@ is read off the fitted line if it was not reached. Transforms are not timed. A t
 Run: python scripts/bench/scale.py [--quick] [--only NAME …] [--gib 16] [--seconds 20] [--out results/bench]
 """
 
-from __future__ import annotations
-
 import math
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,14 +19,14 @@ import torch
 from _measure import (
     bench_parser,
     described,
+    draw_lines,
     exponent,
     in_fresh_process,
     keep_memory,
     machine,
-    median_ms,
-    pyplot,
+    markdown,
+    milliseconds,
     save_json,
-    save_plot,
 )
 from torch import Tensor
 from torch.nn import Module
@@ -81,7 +78,7 @@ def measure(name: str, num_nodes: int) -> dict[str, float]:
     attn(torch.randn(64, CHANNELS), None, prepare(attn, 64))  # load libraries and compile before memory is measured
     mib = peak_mib(step)
     keep_memory()
-    return {"mib": float(mib or math.nan), "seconds": median_ms(step, 3, 2, time.process_time, 10.0) / 1e3}
+    return {"mib": float(mib or math.nan), "seconds": milliseconds(step, 3)["cpu"] / 1e3}
 
 
 def grow(name: str, powers: range, gib: float, seconds: float) -> dict[str, Any]:
@@ -111,34 +108,27 @@ def exceeded(report: Mapping[str, Any]) -> Iterator[str]:
 
 def table(report: Mapping[str, Any]) -> Iterator[str]:
     """The machine, and the table in Markdown; declared exponents are in brackets."""
-    yield f"\n{described(report['machine'])}\n"
-    yield (
-        "| attention or mask | exponent of time | of memory | largest graph measured | s | MiB "
-        f"| nodes that fit into {report['gib']:g} GiB |"
-    )
-    yield "|---|--:|--:|--:|--:|--:|--:|"
+    rows = []
     for name, found in report["cases"].items():
-        card, slopes = CARDS[name], found["exponents"]
-        size, row = list(found["rows"].items())[-1]
+        card, slopes, (size, row) = CARDS[name], found["exponents"], list(found["rows"].items())[-1]
+        exponents = f"{slopes['seconds']:.2f} ({card.time:g})", f"{slopes['mib']:.2f} ({card.memory:g})"
         largest = float(f"{found['largest']:.2g}")
-        yield (
-            f"| {name} | {slopes['seconds']:.2f} ({card.time:g}) | {slopes['mib']:.2f} ({card.memory:g}) | {size:,} "
-            f"| {row['seconds']:.2f} | {row['mib']:,.0f} | {largest:,.0f} |"
-        )
+        rows.append((name, *exponents, f"{size:,}", f"{row['seconds']:.2f}", f"{row['mib']:,.0f}", f"{largest:,.0f}"))
+    yield f"\n{described(report['machine'])}\n"
+    head = "attention or mask | exponent of time: | of memory: | largest graph measured: | s: | MiB:"
+    yield from markdown(f"{head} | nodes that fit into {report['gib']:g} GiB:", rows)
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
     """Time and memory over the number of nodes."""
-    figure, axes = pyplot().subplots(1, 2, figsize=(11, 4.6), layout="constrained")
-    colours = pyplot().get_cmap("tab20")
-    for axis, key, label in zip(axes, ("seconds", "mib"), ("forward and backward (s)", "peak memory (MiB)")):
-        for number, (name, found) in enumerate(report["cases"].items()):
-            values = [row[key] for row in found["rows"].values()]
-            axis.plot(list(found["rows"]), values, marker=".", color=colours(number), label=name)
-        axis.set(xscale="log", yscale="log", xlabel="nodes", ylabel=label)
-        axis.grid(alpha=0.3)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
-    save_plot(figure, path)
+    shown = {"forward and backward (s)": "seconds", "peak memory (MiB)": "mib"}
+    panels = {
+        title: {
+            name: [(size, row[key]) for size, row in case["rows"].items()] for name, case in report["cases"].items()
+        }
+        for title, key in shown.items()
+    }
+    draw_lines(panels, path, "nodes", "", "xy")
 
 
 def main() -> int:

@@ -9,12 +9,9 @@ Collation of the batch, by PyG for its layer and by
 Run: python scripts/bench/small.py [--quick] [--only NAME …] [--out results/bench]
 """
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,20 +25,11 @@ from torch_geometric.nn import GCNConv, GPSConv
 
 from pyg_topomask.loader import collate
 from pyg_topomask.nn import ATTENTION, GPSLayer, auxiliary_loss
-from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+from pyg_topomask.testing import prepared
 
 CHANNELS, HEADS = 64, 4
 NUM_GRAPHS, LEAST_NODES, MOST_NODES, EDGES_PER_NODE = 32, 10, 28, 2.2  # about as in a batch of MUTAG
 PEER, QUICK = "GPSConv", ["Linear", "Transformer", "KMIP", "GRF", "GKAT"]
-
-TRANSFORMS: dict[str, Callable[[Data], Data]] = {
-    "Exphormer": AddExpanderEdges(num_virtual=1, seed=0),
-    "GKAT": AddRandomWalks(halt_prob=0.0, independent=False, seed=0),
-    "GRF": AddRandomWalks(seed=0),
-}
-"""Transforms that add the attributes required by an attention."""
-
-Step = Callable[[Tensor, Batch], Tensor]
 
 
 def layer_of(name: str) -> Module:
@@ -53,32 +41,29 @@ def layer_of(name: str) -> Module:
     return GPSLayer(CHANNELS, conv, attn)
 
 
-def step_of(layer: Module) -> Step:
+def output(layer: Module, x: Tensor, batch: Batch) -> Tensor:
     """Forward pass of a layer, with a carry if it has one."""
     if not isinstance(layer, GPSLayer):
-        return lambda x, batch: layer(x, batch.edge_index, batch.batch)
-
-    def ours(x: Tensor, batch: Batch) -> Tensor:
-        carry = layer.initial_carry(batch.num_graphs)
-        out = layer(x, batch.edge_index, batch.batch, batch, carry)
-        return out if carry is None else out[0]
-
-    return ours
+        return layer(x, batch.edge_index, batch.batch)
+    carry = layer.initial_carry(batch.num_graphs)
+    out = layer(x, batch.edge_index, batch.batch, batch, carry)
+    return out if carry is None else out[0]
 
 
-def graphs_for(name: str) -> list[Data]:
-    """The graphs, with the attributes that the attention of that name requires."""
+def graphs_for(layer: Module) -> list[Data]:
+    """The graphs, with the attributes that the attention of a layer requires."""
     rng = np.random.default_rng(0)
-    transform = TRANSFORMS.get(name, lambda graph: graph)
     sizes = rng.integers(LEAST_NODES, MOST_NODES + 1, NUM_GRAPHS)
-    return [transform(random_graph(int(size), EDGES_PER_NODE * size, rng)) for size in sizes]
+    graphs = [random_graph(int(size), EDGES_PER_NODE * size, rng) for size in sizes]
+    attn = layer.attn if isinstance(layer, GPSLayer) else None
+    return graphs if attn is None else prepared(attn, graphs)
 
 
 def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
     """Median milliseconds of each layer's call and of its collation, and the ratio of its time to the first layer's."""
     torch.manual_seed(0)
     layers = {name: layer_of(name) for name in names}
-    graphs = {name: graphs_for(name) for name in names}
+    graphs = {name: graphs_for(layer) for name, layer in layers.items()}
     num_nodes = sum(graph.num_nodes for graph in graphs[PEER])
     x = torch.randn(num_nodes, CHANNELS, requires_grad=True)
     calls: dict[str, list[float]] = {name: [] for name in names}
@@ -89,8 +74,7 @@ def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
             begin = time.process_time()
             batch = Batch.from_data_list(graphs[name]) if name == PEER else collate(graphs[name])
             made = time.process_time()
-            step = step_of(layer)(x, batch)
-            (step.sum() + auxiliary_loss(layer)).backward()
+            (output(layer, x, batch).sum() + auxiliary_loss(layer)).backward()
             if number >= 3:  # after warm-up
                 batching[name].append((made - begin) * 1e3)
                 calls[name].append((time.process_time() - made) * 1e3)

@@ -14,15 +14,22 @@ threads, hardly does.
 Run: python scripts/bench/walks.py [--quick] [--torch-cluster LIBRARY] [--out results/bench]
 """
 
-from __future__ import annotations
-
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from _measure import bench_parser, described, in_fresh_process, keep_memory, machine, save_json
+from _measure import (
+    bench_parser,
+    both_clocks,
+    described,
+    in_fresh_process,
+    in_turns,
+    keep_memory,
+    machine,
+    markdown,
+    save_json,
+)
 from grf import knn_sphere
 from torch import Tensor
 from torch_geometric.data import Data
@@ -80,23 +87,15 @@ def steps(graph: Data, repeats: int, library: str | None) -> dict[str, dict[str,
         walk = torch.ops.torch_cluster.random_walk
         calls["torch_cluster, no halting"] = lambda: walk(rowptr, col, starts, FIXED, 1.0, 1.0)
     calls["plain torch, no halting"] = lambda: gathered_walks(rowptr, col, starts, FIXED)
-    taken = {name: taken.get(name, float(starts.numel() * FIXED)) for name in calls}
-    wall, processor = ({name: list[float]() for name in calls} for _ in range(2))
-    for repeat in range(repeats + 1):
-        for name, call in calls.items():
-            begin = time.perf_counter(), time.process_time()
-            call()
-            if repeat > 0:
-                wall[name].append(time.perf_counter() - begin[0])
-                processor[name].append(time.process_time() - begin[1])
-    return {
-        name: {
-            "million steps": taken[name] / 1e6,
-            "million steps per second": taken[name] / 1e6 / statistics.median(wall[name]),
-            "million steps per processor second": taken[name] / 1e6 / statistics.median(processor[name]),
+    found = {}
+    for name, ms in both_clocks(calls, repeats).items():
+        million = taken.get(name, float(starts.numel() * FIXED)) / 1e6
+        found[name] = {
+            "million steps": million,
+            "million steps per second": million / ms["wall"] * 1e3,
+            "million steps per processor second": million / ms["cpu"] * 1e3,
         }
-        for name in calls
-    }
+    return found
 
 
 def molecule(num_nodes: int) -> Data:
@@ -110,19 +109,9 @@ def molecule(num_nodes: int) -> Data:
 def small(repeats: int) -> dict[str, float]:
     """Milliseconds of processor time of the transform for each graph, alone and in a list."""
     transform, graphs = AddRandomWalks(seed=0), [molecule(12 + number % 29) for number in range(1000)]
-    calls: dict[str, Callable[[], Any]] = {
-        "one graph": lambda: transform(graphs[14]),
-        "each of 1,000 graphs": lambda: transform(graphs),
-    }
-    taken = {name: list[float]() for name in calls}
-    for repeat in range(20 * repeats):
-        for name, call in calls.items():
-            if name == "one graph" or repeat % 20 == 0:
-                begin = time.process_time()
-                call()
-                taken[name].append(time.process_time() - begin)
-    one, many = taken.values()
-    return {"one graph": 1e3 * statistics.median(one[1:]), "each of 1,000 graphs": statistics.median(many)}
+    one = in_turns({"one graph": lambda: transform(graphs[14])}, 20 * repeats)
+    (many,) = in_turns({"graphs": lambda: transform(graphs)}, repeats).values()
+    return one | {"each of 1,000 graphs": many / 1000}
 
 
 def measured(call: Callable[[], Any]) -> dict[str, float]:
@@ -167,20 +156,18 @@ def attention(num_nodes: int) -> dict[str, dict[str, float]]:
 
 def lines(report: Mapping[str, Any]) -> list[str]:
     """The results as Markdown."""
-    found = [f"{described(report['machine'])}.", ""]
-    found += ["| million steps per second (per processor second) | kNN | random |", "|---|--:|--:|"]
     knn, random = (report["steps"][name] for name in ("kNN", "random"))
-    for name in knn:
-        rows = (knn[name], random[name])
-        rates = [f"{r['million steps per second']:.0f} ({r['million steps per processor second']:.0f})" for r in rows]
-        found.append(f"| {name} | {' | '.join(rates)} |")
-    found += ["", "| AddRandomWalks, ms of processor time | |", "|---|--:|"]
-    found += [f"| {name} | {milliseconds:.3f} |" for name, milliseconds in report["small"].items()]
-    found += ["", "| | nodes | seconds | processor seconds | peak MiB |", "|---|--:|--:|--:|--:|"]
-    for name, row in report["large"].items():
-        cells = f"{row['seconds']:.2f} | {row['processor seconds']:.2f} | {row['MiB']:,.0f}"
-        found.append(f"| {name} | {row['nodes']:,} | {cells} |")
-    return found
+    text = "{million steps per second:.0f} ({million steps per processor second:.0f})"
+    rates = ((name, *(text.format_map(kind[name]) for kind in (knn, random))) for name in knn)
+    small = ((name, f"{milliseconds:.3f}") for name, milliseconds in report["small"].items())
+    cells = "{nodes:,} | {seconds:.2f} | {processor seconds:.2f} | {MiB:,.0f}"
+    large = ((name, cells.format_map(row)) for name, row in report["large"].items())
+    return [
+        f"{described(report['machine'])}.\n",
+        *markdown("million steps per second (per processor second) | kNN: | random:", rates),
+        *("", *markdown("AddRandomWalks, ms of processor time | :", small)),
+        *("", *markdown(" | nodes: | seconds: | processor seconds: | peak MiB:", large)),
+    ]
 
 
 def main() -> None:

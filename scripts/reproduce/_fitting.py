@@ -1,13 +1,15 @@
 """Common parts of the scripts that build models themselves: training, and rows for equal epochs and equal time."""
 
-from __future__ import annotations
-
 import statistics
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
+from _bench import machine, resumed
+from _tables import Lines, positive, store, table_parser
 from torch import Tensor
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.loader import DataLoader
@@ -101,9 +103,14 @@ def fit_graphs(
     return {"val": best, "test": error_of(test), "seconds": seconds, "parameters": parameters}
 
 
+def mlp(width: int) -> Module:
+    """Two linear layers with ReLU between them."""
+    return Sequential(Linear(width, width), ReLU(), Linear(width, width))
+
+
 def gin(width: int) -> Module:
     """Message passing of GIN, with a hidden layer."""
-    return GINConv(Sequential(Linear(width, width), ReLU(), Linear(width, width)))
+    return GINConv(mlp(width))
 
 
 def fill_row(
@@ -137,6 +144,57 @@ def fill_row(
             found.setdefault(key, []).append(value)
         save()
     save()
+
+
+def model_parser(doc: str | None, name: str, quick: str, methods: Iterable[str], epochs: int) -> ArgumentParser:
+    """A parser with the options of the scripts that have rows for equal epochs and equal time."""
+    made = table_parser(doc or "", name, quick)
+    names = list(methods)
+    made.add_argument("--methods", nargs="+", choices=names, default=names, help=f"rows; {names[0]} always")
+    made.add_argument("--seeds", type=positive, default=5, help="runs of each row")
+    made.add_argument("--epochs", type=positive, default=epochs, help="epochs of the first comparison")
+    return made
+
+
+def earlier(options: Namespace, *same: str) -> dict[str, Any]:
+    """The report of an earlier run of which these settings were the same, or a new one. A trial is small."""
+    if options.quick:
+        options.seeds, options.epochs = 1, 2
+    options.num_epochs = options.epochs
+    settings = {name: getattr(options, name) for name in ("num_epochs", "quick", *same)}
+    report = resumed(options.out / f"{options.name}.json", settings, "rows")
+    return {"machine": machine()} | report | {"seeds": options.seeds}
+
+
+def fill_rows(
+    report: dict[str, Any],
+    kind: Mapping[str, Any],
+    key: str,
+    part: str,
+    train: Callable[[str, int, int], dict[str, Any]],
+    first: str,
+    lines: Lines,
+    options: Namespace,
+) -> None:
+    """Make the runs that the rows of one kind of data lack in one part, as `fill_row` does. Store them after each run.
+
+    Args:
+        report: The report of `earlier`.
+        kind: Entries of the kind's rows.
+        key: Their place in the report, without the method.
+        part: See `fill_row`.
+        train: Trains a method for a number of epochs, with a seed.
+        first: The row whose time the part ``"time"`` takes.
+        lines: Those of the script.
+        options: The command line.
+    """
+    for name in [first, *(name for name in options.methods if name != first)]:
+        row = report["rows"].setdefault(f"{key}: {name}", {**kind, "method": name})
+        save = partial(store, report, lines, options)
+        fill_row(
+            row, report["rows"][f"{key}: {first}"], part, partial(train, name), options.epochs, options.seeds, save
+        )
+        print(f"{key}, equal {part}, {name}: {mean_and_spread(row[part]['test'])}", flush=True)
 
 
 def mean_and_spread(values: Sequence[float], places: int = 3) -> str:

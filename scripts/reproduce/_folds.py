@@ -3,21 +3,31 @@
 Errica et al., *A Fair Comparison of Graph Neural Networks for Graph Classification*, ICLR 2020.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _bench import read_json, resumed
+from _bench import markdown, read_json, resumed
 from _fitting import mean_and_spread
-from _tables import described, machine, plot_runs, positive, read_options, save_json, table_parser, write_table
+from _tables import (
+    Lines,
+    Plot,
+    Report,
+    described,
+    finish,
+    machine,
+    plot_runs,
+    positive,
+    read_options,
+    store,
+    table_parser,
+)
 from scipy import stats
 
 from pyg_topomask.run import RunError, check_config, run_config
@@ -27,8 +37,6 @@ SOCIAL = ("imdb-binary", "imdb-multi", "reddit-binary", "reddit-multi-5k", "coll
 """Data sets without node features. Errica et al. have other folds for them where degrees are the features."""
 
 METRICS = "metrics.csv"  # file of a run, with a header and a line for each epoch
-
-Report = Mapping[str, Any]
 
 
 def errica_fold(dataset: str, fold: int) -> list[str]:
@@ -144,102 +152,114 @@ def seconds(row: Mapping[str, Any]) -> list[float]:
     return [time for time, where in zip(row["seconds"], row["machine"]) if where == row["machine"][-1]]
 
 
-def seed_lines(
-    report: Report, what: str, names: Mapping[str, str], scale: float = 1.0, places: int = 3
-) -> Iterator[str]:
-    """A table of runs with several seeds, and how they were made.
-
-    Args:
-        report: The report of `compare`.
-        what: What the results are.
-        names: Key of a row -> title of its column, for the first columns.
-        scale, places: Factor of the results, and their decimals.
-    """
-    yield (
-        f"{machines(report)}. {what} Mean and standard deviation of the sample over seeds, and the 95 % interval of "
-        "the mean by Student's t. Seconds are processor time of training, per epoch."
-    )
-    yield ""
-    titles = [*names.values(), "parameters", "seeds", "epochs", "s/epoch", "validation", "test", "95 % of the mean"]
-    yield "| " + " | ".join(titles) + " |"
-    yield "|" + "---|" * len(names) + "--:|" * 7
-    for row in report["rows"].values():
-        val, test = ([scale * value for value in row[part]] for part in ("val", "test"))
-        low, high = interval(test) or (None, None)
-        epochs = row.get("trained", row["epochs"])[0]
-        cells = [*(row[key] for key in names), f"{row['parameters'][0]:,}", len(test), epochs]
-        cells += [f"{statistics.median(row['seconds']) / epochs:.1f}"]
-        cells += [mean_and_spread(part, places) for part in (val, test)]
-        cells.append("–" if low is None else f"{low:.{places}f} to {high:.{places}f}")
-        yield "| " + " | ".join(map(str, cells)) + " |"
-
-
-def plot_seeds(report: Report, what: str, path: Path, scale: float = 1.0) -> None:
-    """Test results of all runs, with a panel for each data set and comparison."""
-    panels: dict[str, dict[str, Sequence[float]]] = {}
-    for row in report["rows"].values():
-        title = row["dataset"] + (f", equal {row['equal']}" if "equal" in row else "")
-        panels.setdefault(title, {})[row["method"]] = [scale * value for value in row["test"]]
-    plot_runs(panels, what, path, columns=2)
-
-
 @dataclass(frozen=True)
 class Comparison:
-    """Rows that a script compares run by run.
+    """Rows that a script compares run by run; its table and plot, and its command.
 
     Args:
+        doc: Docstring of the script.
         name: Name of the script and its report.
         epochs: Number of epochs on each data set.
         methods: All methods.
-        runs: Number of runs of each row.
         run: Makes a run: the row, the number of the run, the epochs and the folder -> its results.
-        lines, plot: Those of the script.
+        what: What the results are, for the table of `lines`.
+        columns: Key of a row -> title of its column, for the first columns of the table.
+        places: Decimals of the results.
+        scale: Factor of the results.
+        label: What the results are, in the plot.
+        panel, line: Title of a row's panel in the plot, and its name there; keys of the row are in braces.
+        runs: Number of runs of each row.
         rows: Key in the report -> the row without results, for one data set and method.
         default: Data sets without ``--datasets``; all if :obj:`None`.
     """
 
+    doc: str | None
     name: str
     epochs: Mapping[str, int]
-    methods: Sequence[str]
-    runs: int
+    methods: Iterable[str]
     run: Callable[[Mapping[str, Any], int, int, Path], dict[str, Any]]
-    lines: Callable[[Report], Iterator[str]]
-    plot: Callable[[Report, Path], None]
+    what: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    places: int = 3
+    scale: float = 100
+    label: str = "test accuracy (%)"
+    panel: str = "{dataset}"
+    line: str = "{method}"
+    runs: int = 3
     rows: Callable[[str, str], Mapping[str, Mapping[str, str]]] = one_row
     default: Sequence[str] | None = None
 
+    def lines(self, report: Report) -> Iterator[str]:
+        """The table of runs with several seeds, and how they were made."""
+        yield (
+            f"{machines(report)}. {self.what} Mean and standard deviation of the sample over seeds, and the 95 % "
+            "interval of the mean by Student's t. Seconds are processor time of training, per epoch."
+        )
+        yield ""
+        head = "parameters: | seeds: | epochs: | s/epoch: | validation: | test: | 95 % of the mean:"
+        yield from markdown(" | ".join([*self.columns.values(), head]), map(self._cells, report["rows"].values()))
 
-def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) -> None:
-    """Make the first run of every row of a data set, then the second, and so on. Draw a plot at the end.
+    def _cells(self, row: Mapping[str, Any]) -> list[Any]:
+        val, test = ([self.scale * value for value in row[part]] for part in ("val", "test"))
+        epochs, span = row.get("trained", row["epochs"])[0], interval(test)
+        cells = [*(row[key] for key in self.columns), f"{row['parameters'][0]:,}", len(test), epochs]
+        cells += [f"{statistics.median(row['seconds']) / epochs:.1f}"]
+        cells += [mean_and_spread(part, self.places) for part in (val, test)]
+        return [*cells, "–" if span is None else f"{span[0]:.{self.places}f} to {span[1]:.{self.places}f}"]
 
-    Finished runs are kept, also those of another machine. Data sets that can neither be found nor downloaded are left
-    out.
+    def plot(self, report: Report, path: Path) -> None:
+        """Test results of all runs."""
+        panels: dict[str, dict[str, Sequence[float]]] = {}
+        for row in report["rows"].values():
+            panel = panels.setdefault(self.panel.format_map(row), {})
+            panel[self.line.format_map(row)] = [self.scale * value for value in row["test"]]
+        plot_runs(panels, self.label, path)
 
-    Raises:
-        RunError: If no data set is found, or if the folder has a report with other settings.
-    """
-    parser = table_parser(doc, made.name, "2 epochs, 1 run")
-    parser.add_argument("--datasets", nargs="+", choices=list(made.epochs), default=made.default or list(made.epochs))
-    parser.add_argument("--methods", nargs="+", choices=made.methods, default=list(made.methods))
-    parser.add_argument(
-        "--runs", type=int, choices=range(1, 11), metavar="1..10", default=made.runs, help="folds or seeds of each row"
-    )
-    parser.add_argument("--epochs", type=positive, help="epochs of each run, instead of those of the data set")
-    options = read_options(parser, arguments)
-    if options.quick:
-        options.runs, options.epochs = 1, 2
-    settings = {"quick": options.quick, "epochs": options.epochs}
-    report = _earlier(options.out / f"{made.name}.json", settings)
-    for dataset in options.datasets:
-        try:
-            for run in range(options.runs):
-                _fill(made, report, dataset, run, options)
-        except MissingDataError as error:
-            print(f"{dataset} is left out: {error}")
-    if not report["rows"]:
-        raise RunError("nothing was run, because no data set was found")
-    made.plot(report, options.out / f"{made.name}.png")
-    print("\n".join(made.lines(report)))
+    def main(
+        self, arguments: Sequence[str] | None = None, lines: Lines | None = None, plot: Plot | None = None
+    ) -> None:
+        """Make the first run of every row of a data set, then the second, and so on. Draw a plot at the end.
+
+        Finished runs are kept, also those of another machine. Data sets that can neither be found nor downloaded are
+        left out. A script may have its own table and plot.
+
+        Raises:
+            RunError: If no data set is found, or if the folder has a report with other settings.
+        """
+        lines, methods, datasets = lines or self.lines, list(self.methods), list(self.epochs)
+        parser = table_parser(self.doc or "", self.name, "2 epochs, 1 run")
+        parser.add_argument("--datasets", nargs="+", choices=datasets, default=self.default or datasets)
+        parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
+        parser.add_argument("--runs", type=int, choices=range(1, 11), default=self.runs, help="folds or seeds")
+        parser.add_argument("--epochs", type=positive, help="epochs of each run, instead of those of the data set")
+        options = read_options(parser, arguments)
+        if options.quick:
+            options.runs, options.epochs = 1, 2
+        settings = {"quick": options.quick, "epochs": options.epochs}
+        report = _earlier(options.out / f"{self.name}.json", settings)
+        for dataset in options.datasets:
+            try:
+                for run in range(options.runs):
+                    self._fill(report, dataset, run, lines, options)
+            except MissingDataError as error:
+                print(f"{dataset} is left out: {error}")
+        if not report["rows"]:
+            raise RunError("nothing was run, because no data set was found")
+        finish(report, lines, plot or self.plot, options)
+
+    def _fill(self, report: dict[str, Any], dataset: str, run: int, lines: Lines, options: argparse.Namespace) -> None:
+        """Make one run of every row. Write the report after each."""
+        epochs = options.epochs or self.epochs[dataset]
+        for method in options.methods:
+            for key, start in self.rows(dataset, method).items():
+                row = report["rows"].get(key, dict(start))
+                if len(row.get("test", [])) > run:
+                    continue
+                where = {"epochs": epochs, "machine": described(machine())}
+                for name, value in (self.run(row, run, epochs, options.out) | where).items():
+                    row.setdefault(name, []).append(value)
+                report["rows"][key] = row
+                store(report, lines, options)
 
 
 def _earlier(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,19 +269,3 @@ def _earlier(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     if found and other:
         raise RunError(f"{path} has other settings ({', '.join(other)}); choose another folder with --out")
     return resumed(path, settings, "rows")
-
-
-def _fill(made: Comparison, report: dict[str, Any], dataset: str, run: int, options: argparse.Namespace) -> None:
-    """Make one run of every row. Write the report after each."""
-    epochs = options.epochs or made.epochs[dataset]
-    for method in options.methods:
-        for key, start in made.rows(dataset, method).items():
-            row = report["rows"].get(key, dict(start))
-            if len(row.get("test", [])) > run:
-                continue
-            where = {"epochs": epochs, "machine": described(machine())}
-            for name, value in (made.run(row, run, epochs, options.out) | where).items():
-                row.setdefault(name, []).append(value)
-            report["rows"][key] = row
-            save_json(options.out / f"{made.name}.json", report)
-            write_table(options, made.name, "\n".join(made.lines(report)) + "\n")

@@ -1,9 +1,8 @@
 """Common parts of the scripts that repeat the tables of GKAT: options, training on one graph, resuming, reports."""
 
-from __future__ import annotations
-
 import argparse
 import copy
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _bench import described, machine, pyplot, read_json, save_json, save_plot
-from _tables import positive, table_parser, write_table
+from _bench import described, draw_lines, machine, markdown, read_json, save_json
+from _fitting import mean_and_spread
+from _tables import positive, store, table_parser
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
-
-from pyg_topomask.viz.drawing import PALETTE
 
 PATIENCE, LR, WEIGHT_DECAY = 100, 5e-3, 5e-4
 """GAT's settings on Cora and CiteSeer; the paper trains GKAT with GAT's parameters (Appendix A.5.2)."""
@@ -28,36 +26,66 @@ def num_parameters(model: Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def train_nodes(model: Module, data: Data, redraw: Callable[[Data, int], Data] | None, epochs: int) -> dict[str, Any]:
-    """Train on one graph as GAT does, and test at the epoch of the best validation accuracy (then the least loss).
+def train_until_flat(
+    train: Callable[[int], None],
+    evaluate: Callable[[str], tuple[float, float]],
+    epochs: int | None,
+    patience: int,
+    max_seconds: float | None = None,
+) -> dict[str, Any]:
+    """Train until neither validation loss nor accuracy has improved for ``patience`` epochs.
 
-    Seconds are processor time of training, including new walks from ``redraw``.
+    Args:
+        train: Trains for an epoch, given its number.
+        evaluate: Loss and accuracy on ``"val"`` or ``"test"``.
+        epochs: Largest number of epochs; no limit if :obj:`None`.
+        patience: Number of epochs without improvement after which training stops.
+        max_seconds: Processor seconds of training. An epoch that ends later does not count, unless it is the first.
+
+    Returns:
+        Test accuracy at the epoch of the best validation accuracy (then the least loss), that validation accuracy,
+        number of epochs, seconds, and the curve: seconds of training, validation accuracy, and the test accuracy at the
+        best epoch until then. Seconds are processor time of training without evaluation.
     """
-    optimizer = torch.optim.Adam(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
-    best, best_loss, test, since, seconds, curve = 0.0, float("inf"), 0.0, 0, 0.0, []
-    for epoch in range(epochs):
+    best_loss, best_accuracy, best, chosen, since, seconds = float("inf"), 0.0, (-1.0, 0.0), 0.0, 0, 0.0
+    curve: list[tuple[float, float, float]] = []
+    for epoch in itertools.count() if epochs is None else range(epochs):
         begin = time.process_time()
+        train(epoch)
+        after = seconds + time.process_time() - begin
+        if max_seconds is not None and after > max_seconds and curve:
+            break
+        seconds = after
+        loss, accuracy = evaluate("val")
+        if (accuracy, -loss) > best:
+            best, chosen = (accuracy, -loss), evaluate("test")[1]
+        curve.append((seconds, accuracy, chosen))
+        since = 0 if loss < best_loss or accuracy > best_accuracy else since + 1
+        best_loss, best_accuracy = min(best_loss, loss), max(best_accuracy, accuracy)
+        if since >= patience:
+            break
+    return {"accuracy": chosen, "validation": best[0], "epochs": len(curve), "seconds": seconds, "curve": curve}
+
+
+def train_nodes(model: Module, data: Data, redraw: Callable[[Data, int], Data] | None, epochs: int) -> dict[str, Any]:
+    """Train on one graph as GAT does; see `train_until_flat`. New walks from ``redraw`` are part of the training."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+
+    def train(epoch: int) -> None:
+        nonlocal data
         if redraw is not None and epoch > 0:
             data = redraw(data, epoch)
         model.train()
         optimizer.zero_grad()
         cross_entropy(model(data)[data.train_mask], data.y[data.train_mask]).backward()
         optimizer.step()
-        seconds += time.process_time() - begin
-        model.eval()
+
+    def evaluate(part: str) -> tuple[float, float]:
         with torch.no_grad():
-            out = model(data)
-        loss = float(cross_entropy(out[data.val_mask], data.y[data.val_mask]))
-        right = out.argmax(1) == data.y
-        accuracy = float(right[data.val_mask].float().mean())
-        curve.append((seconds, accuracy))
-        since = 0 if accuracy > best or loss < best_loss else since + 1
-        if (accuracy, -loss) > (best, -best_loss):
-            test = float(right[data.test_mask].float().mean())
-        best, best_loss = max(best, accuracy), min(best_loss, loss)
-        if since >= PATIENCE:
-            break
-    return {"accuracy": test, "validation": best, "epochs": len(curve), "seconds": seconds, "curve": curve}
+            out, y = model.eval()(data)[data[f"{part}_mask"]], data.y[data[f"{part}_mask"]]
+        return float(cross_entropy(out, y)), float((out.argmax(1) == y).float().mean())
+
+    return train_until_flat(train, evaluate, epochs, PATIENCE)
 
 
 def remembered(path: Path, model: Module, train: Callable[..., dict[str, Any]], *args: Any, **settings: Any) -> Any:
@@ -98,12 +126,6 @@ def row_of(title: str, method: str, published: float | str | None, runs: Sequenc
     }
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean of the runs, and their standard deviation if there are several."""
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.1f}{deviation}"
-
-
 def with_earlier(path: Path, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """These rows, and further rows of an earlier report with the same settings and machine."""
     report, made = read_json(path), {(row["title"], row["method"]): row for row in rows}
@@ -114,16 +136,15 @@ def with_earlier(path: Path, settings: Mapping[str, Any], rows: Sequence[Mapping
 
 
 def write_report(
-    name: str,
     rows: Sequence[Mapping[str, Any]],
     note: str,
     options: argparse.Namespace,
     settings: Mapping[str, Any] | None = None,
-) -> None:
-    """Write JSON and Markdown. It is called after each row, so that an interrupted script keeps its rows."""
+) -> dict[str, Any]:
+    """The report, stored. It is called after each row, so that an interrupted script keeps its rows."""
     report = {"machine": machine(), "quick": options.quick, "note": note, "settings": settings, "rows": list(rows)}
-    save_json(options.out / f"{name}.json", report)
-    write_table(options, name, "\n".join(lines(report)) + "\n")
+    store(report, lines, options)
+    return report
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -135,40 +156,22 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     if "of_equal_epochs" in report["rows"][0]:
         titles.insert(8, "in GKAT's epochs (%)")
     yield ""
-    yield "| " + " | ".join(titles) + " |"
-    yield "|---|---|" + "--:|" * (len(titles) - 2)
-    for row in report["rows"]:
-        total = sum(row["seconds"])
-        cells = [row["title"], row["method"], f"{row['parameters']:,}", len(row["values"])]
-        cells += [f"{statistics.fmean(row['epochs']):.0f}", f"{total / sum(row['epochs']):.2f}"]
-        cells += [f"{total / len(row['seconds']):.1f}", spread(row["values"])]
-        cells += [spread(row["of_equal_epochs"])] if "of_equal_epochs" in row else []
-        cells += [row["published"] or "–"]
-        yield "| " + " | ".join(map(str, cells)) + " |"
+    yield from markdown(" | ".join([*titles[:2], *(f"{title}:" for title in titles[2:])]), map(_cells, report["rows"]))
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    total, known = sum(row["seconds"]), [row["title"], row["method"], f"{row['parameters']:,}", len(row["values"])]
+    times = f"{statistics.fmean(row['epochs']):.0f}", f"{total / sum(row['epochs']):.2f}"
+    figures = [mean_and_spread(row[key], 1) for key in ("values", "of_equal_epochs") if key in row]
+    return [*known, *times, f"{total / len(row['seconds']):.1f}", *figures, row["published"] or "–"]
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Validation accuracy of each row's first run over the seconds of training, with a panel for each data set."""
-    titles = list(dict.fromkeys(row["title"] for row in report["rows"]))
-    methods = list(dict.fromkeys(row["method"] for row in report["rows"]))
-    height, width = -(-len(titles) // 3), min(3, len(titles))
-    size = (4.2 * width, 3.6 * height)
-    figure, axes = pyplot().subplots(height, width, figsize=size, layout="constrained", squeeze=False)
-    for axis in axes.flat[len(titles) :]:
-        axis.remove()
+    """Validation accuracy (%) of each row's first run over the seconds of training, with a panel for each data set."""
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in report["rows"]:
-        axis, color = axes.flat[titles.index(row["title"])], PALETTE[methods.index(row["method"]) % len(PALETTE)]
-        seconds, values = zip(*(point[:2] for point in row["curve"]))
-        axis.plot(seconds, [100 * value for value in values], color=color, lw=1.2, label=row["method"])
-        axis.set(title=row["title"], xlabel="seconds of training", ylabel="validation accuracy of the first run (%)")
-        axis.legend(fontsize=8)
-    save_plot(figure, path)
-
-
-def finish(name: str, options: argparse.Namespace, draw: Callable[[Mapping[str, Any], Path], None] = plot) -> None:
-    """Print the table and write its picture."""
-    print((options.out / f"{name}.md").read_text())
-    draw(read_json(options.out / f"{name}.json"), options.out / f"{name}.png")
+        panels.setdefault(row["title"], {})[row["method"]] = [(point[0], 100 * point[1]) for point in row["curve"]]
+    draw_lines(panels, path, "seconds of training", "validation accuracy (%)", columns=3)
 
 
 def fresh_copy(model: Module, seed: int) -> Module:

@@ -1,20 +1,17 @@
 """Motifs and induced cycles of GKAT's paper (Sections 5.1 and 5.3): models, and training in the time of GKAT."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import itertools
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from _gkat import fresh_copy, num_parameters, parser, remembered, row_of
-from _tables import positive, read_options
-from torch import Tensor, no_grad
+from _gkat import fresh_copy, num_parameters, parser, remembered, row_of, train_until_flat
+from _tables import SPREAD, positive, read_options
+from torch import Tensor, no_grad, set_num_threads
 from torch.nn import Linear, Module, ModuleList
 from torch.nn.functional import cross_entropy, elu
 from torch.optim import Adam
@@ -107,8 +104,7 @@ def cycle_baseline(method: str, num_layers: int = 2) -> Module:
     return GraphClassifier([ChebConv(*pair, K=k) for pair, k in zip(pairs, SGC_FILTERS[num_layers])], widths[-1])
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One column of the paper's Table 4.
 
     Args:
@@ -118,7 +114,7 @@ class Task:
         gkat: Method -> function that builds GKAT or, with the exact kernel, GKAT-0.
         baseline: Function from the name of another method and a number of layers to a model.
         published: Accuracy in percent by method, with two layers.
-        optim: Learning rate and L2 regularisation of Adam.
+        optim: Settings of `train_graphs` that differ from its defaults.
     """
 
     name: str
@@ -127,7 +123,7 @@ class Task:
     gkat: Mapping[str, Callable[[], Module]]
     baseline: Callable[[str, int], Module]
     published: Mapping[str, float]
-    optim: Mapping[str, float] = field(default_factory=lambda: {"lr": 1e-3, "weight_decay": 0.0})
+    optim: Mapping[str, float] = {}
 
 
 def _motif(name: str, *accuracies: float) -> Task:
@@ -172,48 +168,22 @@ def train_graphs(
     weight_decay: float = 0.0,
     max_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Train with Adam until neither validation loss nor accuracy has improved for ``patience`` epochs.
-
-    Args:
-        model: The model, which is changed in place.
-        train, val, test: Graphs.
-        epochs: Largest number of epochs; no limit if :obj:`None`.
-        patience: Number of epochs without improvement after which training stops.
-        lr, weight_decay: Settings of Adam.
-        max_seconds: Processor seconds of training. An epoch that ends later does not count, unless it is the first.
-
-    Returns:
-        Test accuracy at the epoch of the best validation accuracy (then the least loss), that validation accuracy,
-        number of epochs, seconds, and the curve: seconds of training, validation accuracy, and the test accuracy at the
-        best epoch until then. Seconds are processor time of training and collation without evaluation.
-    """
+    """Train with Adam on training graphs; see `train_until_flat`. Collation is part of the training."""
     loader = DataLoader(train, BATCH_SIZE, shuffle=True)
-    checks, tests = (list(DataLoader(part, 4 * BATCH_SIZE)) for part in (val, test))
+    checks = {"val": list(DataLoader(val, 4 * BATCH_SIZE)), "test": list(DataLoader(test, 4 * BATCH_SIZE))}
     warm = copy.deepcopy(model)  # a first call, so that the set-up of the process is not timed
-    cross_entropy(warm(checks[0]), checks[0].y).backward()
+    cross_entropy(warm(checks["val"][0]), checks["val"][0].y).backward()
     optimizer = Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
-    best_loss, best_accuracy, best, chosen, since, seconds = float("inf"), 0.0, (-1.0, 0.0), 0.0, 0, 0.0
-    curve: list[tuple[float, float, float]] = []
-    for _ in itertools.count() if epochs is None else range(epochs):
-        begin = time.process_time()
+
+    def one_epoch(_: int) -> None:
         model.train()
         for batch in loader:
             optimizer.zero_grad()
             cross_entropy(model(batch), batch.y).backward()
             optimizer.step()
-        after = seconds + time.process_time() - begin
-        if max_seconds is not None and after > max_seconds and curve:
-            break
-        seconds = after
-        loss, accuracy = evaluate_graphs(model, checks)
-        if (accuracy, -loss) > best:
-            best, chosen = (accuracy, -loss), evaluate_graphs(model, tests)[1]
-        curve.append((seconds, accuracy, chosen))
-        since = 0 if loss < best_loss or accuracy > best_accuracy else since + 1
-        best_loss, best_accuracy = min(best_loss, loss), max(best_accuracy, accuracy)
-        if since >= patience:
-            break
-    return {"accuracy": chosen, "validation": best[0], "epochs": len(curve), "seconds": seconds, "curve": curve}
+
+    evaluate = lambda part: evaluate_graphs(model, checks[part])  # noqa: E731
+    return train_until_flat(one_epoch, evaluate, epochs, patience, max_seconds)
 
 
 def evaluate_graphs(model: Module, batches: Sequence[Batch]) -> tuple[float, float]:
@@ -268,18 +238,17 @@ def described(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) ->
         f"{options.graphs:,} graphs, three quarters of them for training, an eighth for validation, and an eighth for "
         "the test, at which no choice looks. Test accuracy after the epoch of the best validation accuracy within the "
         f"time of {options.epochs} epochs of GKAT with the same seed, or until neither validation loss nor accuracy "
-        f"has improved for {PATIENCE} epochs; mean and standard deviation of the sample over seeds. Settings are the "
-        "paper's. Seconds are processor time of one thread, of training alone, without other "
-        f"programs. GKAT's {NUM_WALKS} walks of each node are drawn once before training ({walks:.1f} s or less for "
-        "each task, not counted). All runs have the same graphs, walks and random features, and all methods have about "
-        "as many parameters as GKAT. In this time the other methods do more epochs; the next column has the same "
-        f"accuracy for the first {options.epochs}."
+        f"has improved for {PATIENCE} epochs; the next column has the same for the first {options.epochs} epochs. "
+        f"{SPREAD} Seconds are processor time of one thread, of training alone. GKAT's {NUM_WALKS} walks of each node "
+        f"are drawn once before training ({walks:.1f} s or less for each task, not counted). All methods have about as "
+        "many parameters as GKAT."
     )
 
 
-def synthetic_parser(doc: str) -> argparse.ArgumentParser:
+def synthetic_parser(doc: str, name: str) -> argparse.ArgumentParser:
     """A parser with the options of both scripts, which share their runs; ``doc`` is the script's docstring."""
     made = parser(doc, "gkat_synthetic", seeds=3)
+    made.set_defaults(name=name)
     made.add_argument("--methods", nargs="+", choices=[*METHODS, "GKAT-0"], default=list(METHODS), help="rows")
     made.add_argument("--epochs", type=positive, default=100, help="epochs of GKAT, whose time the others get")
     made.add_argument("--graphs", type=positive, default=4096, help="graphs of each task")
@@ -290,6 +259,7 @@ def synthetic_parser(doc: str) -> argparse.ArgumentParser:
 def quickened(made: argparse.ArgumentParser) -> argparse.Namespace:
     """The options of the command line, with small sizes if ``--quick`` is given."""
     options = read_options(made)
+    set_num_threads(1)
     if options.quick:
         options.graphs, options.epochs, options.seeds = 256, 2, 1
     if options.graphs < 8:

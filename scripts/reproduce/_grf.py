@@ -1,7 +1,5 @@
 """Common parts of the experiments on masks of graph random features: every method for equal epochs and equal time."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _bench import described, markdown, save_json
 from _folds import timed_run
 from _tables import (
     EQUAL,
     SPREAD,
-    described,
+    Lines,
+    Plot,
     plot_runs,
     positive,
     read_options,
     sample_std,
-    save_json,
     table_parser,
     tabulate,
     warmup_of,
@@ -52,8 +51,8 @@ def compare(
     name: str,
     doc: str,
     experiments: Mapping[str, Experiment],
-    lines: Callable[[Mapping[str, Any]], Iterator[str]],
-    plot: Callable[[Mapping[str, Any], Path], None],
+    lines: Lines,
+    plot: Plot,
     arguments: Sequence[str] | None = None,
 ) -> None:
     """Train every method on every data set, twice. Write the report after each row, and a plot at the end.
@@ -75,7 +74,7 @@ def compare(
     options = read_options(made, arguments)
     if options.quick:
         options.seeds, options.epochs = 1, 2
-    tabulate(name, {"seeds": options.seeds}, _rows(experiments, options), lines, plot, options)
+    tabulate({"seeds": options.seeds}, _rows(experiments, options), lines, plot, options)
 
 
 def _rows(experiments: Mapping[str, Experiment], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -145,17 +144,18 @@ def table_lines(
         f"seed(s) unless others are named. {SPREAD} Minutes are processor time of the first seed."
     )
     yield ""
-    yield "| data set | layers | parameters | epochs | minutes | test, equal epochs | epochs | test, time of GRF |"
-    yield "|---|---|--:|--:|--:|--:|--:|--:|"
+    cells = []
     for row in report["rows"]:
+        cells.append([row["dataset"], row["method"]])
         if "note" in row:
-            yield f"| {row['dataset']} | {row['method']} | {row['note']} | | | | | |"
+            cells[-1] += [row["note"], *[""] * 5]
             continue
         first, second = (row["by"][part] for part in EQUAL)
         figures = [_with_seeds(figure, part, report["seeds"]) for part in (first, second)]
-        cells = [row["dataset"], row["method"], f"{first['parameters']:,}", first["epochs"]]
-        cells += [f"{first['seconds'] / 60:.1f}", figures[0], second["epochs"], figures[1]]
-        yield "| " + " | ".join(map(str, cells)) + " |"
+        cells[-1] += [f"{first['parameters']:,}", first["epochs"], f"{first['seconds'] / 60:.1f}", figures[0]]
+        cells[-1] += [second["epochs"], figures[1]]
+    head = "data set | layers | parameters: | epochs: | minutes: | test, equal epochs: | epochs: | test, time of GRF:"
+    yield from markdown(head, cells)
 
 
 def _with_seeds(figure: Callable[[str, Mapping[str, float], int], str], part: Mapping[str, Any], seeds: int) -> str:

@@ -1,7 +1,5 @@
 """Images as grids of pixels or patches: digits of scikit-learn, and of MNIST."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +20,7 @@ from pyg_topomask.datasets.digits import grid_edges
 from pyg_topomask.loader import set_epoch
 from pyg_topomask.nn import GPSModel
 from pyg_topomask.nn.mask import Mask
-from pyg_topomask.operators import MaskOperator
-from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
-from pyg_topomask.ops.numerics import absolute, non_negative
+from pyg_topomask.operators import LowRankOperator, MaskOperator
 from pyg_topomask.run.errors import MissingDataError
 from pyg_topomask.transforms import AddGridShape
 
@@ -113,32 +109,6 @@ def fit_images(
     return fit(model, batches, loss, validate, epochs, steps, rate, DECAY)
 
 
-class RepeatedOperator(EqualGraphsOperator):
-    """The same dense masks ``[H, n, n]`` for every graph of a batch."""
-
-    def __init__(self, matrix: Tensor, num_graphs: int) -> None:
-        super().__init__(matrix.size(-1), num_graphs, matrix.size(0))
-        self.matrix, self.dtype = matrix, matrix.dtype
-
-    @property
-    def T(self) -> MaskOperator:
-        return RepeatedOperator(self.matrix.mT, self.num_graphs)
-
-    @property
-    def bound(self) -> MaskOperator:
-        return self if non_negative(self.matrix) else RepeatedOperator(absolute(self.matrix), self.num_graphs)
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.num_nodes * self.graph_size
-
-    def _kernel(self) -> Tensor:
-        return self.matrix
-
-    def _product(self, x: Tensor) -> Tensor:
-        return self.matrix[:, None].to(x.dtype) @ x
-
-
 class DenseFeaturesMask(Mask):
     """The product of free features ``[H, n, n]`` with themselves, without any knowledge of the grid (Appendix C.2).
 
@@ -151,7 +121,8 @@ class DenseFeaturesMask(Mask):
 
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a batch of equal images."""
-        return RepeatedOperator(self.features @ self.features.mT, int(graph.num_nodes) // self.features.size(-1))
+        features = self.features.repeat(1, int(graph.num_nodes) // self.features.size(-1), 1)
+        return LowRankOperator(features, features, graph.batch)
 
 
 def in_parts(images: Tensor, classes: Tensor, sizes: Sequence[int], side: int) -> Pictures:

@@ -1,7 +1,5 @@
 """The page docs/papers.md: every table and figure of the four papers, published and ours, from papers.yaml."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Common parts of the scripts that repeat published tables: options, runs of configs, and tables beside the paper's."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json
@@ -15,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from _bench import described, machine, pyplot, save_json, save_plot
+from _bench import described, draw_lines, machine, markdown, pyplot, save_json, save_plot
 
 from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.data.formats import load_dataset
@@ -37,6 +35,9 @@ STORED = "results-published"  # folder of the reports behind docs/results
 MADE = "<!-- redraw.py makes what follows -->\n"  # in a page of docs/results, between the text and the table
 
 
+Report = Mapping[str, Any]
+Lines = Callable[[Report], Iterator[str]]
+Plot = Callable[[Report, Path], None]
 Curves = Sequence[Sequence[tuple[float, float]]]
 """Seconds and results of each seed."""
 
@@ -52,8 +53,12 @@ class Published:
 
 
 def table_parser(doc: str, name: str, quick: str, **settings: Any) -> argparse.ArgumentParser:
-    """A parser with the options of every script that writes a table; ``doc`` is the script's docstring."""
+    """A parser with the options of every script that writes a table, and the table's ``name``.
+
+    ``doc`` is the script's docstring.
+    """
     made = argparse.ArgumentParser(description=doc.split("\n")[0], **settings)
+    made.set_defaults(name=name)
     made.add_argument("--out", type=Path, default=Path(f"results/reproduce/{name}"), help="runs, report and plot")
     either = made.add_mutually_exclusive_group()
     either.add_argument("--quick", action="store_true", help=f"{quick}; its files go to the folder quick/ of --out")
@@ -107,34 +112,55 @@ def parser(doc: str, datasets: Sequence[str], name: str) -> argparse.ArgumentPar
     return made
 
 
-def reproduce(name: str, table: Mapping[str, Published], options: argparse.Namespace) -> None:
+def reproduce(table: Mapping[str, Published], options: argparse.Namespace) -> None:
     """Run every method on every data set, as :func:`tabulate` does.
 
     Finished runs are kept. To continue after an interruption, start the same command again.
     """
-    rows = (
-        run_row(method, dataset, table[dataset], options)
-        for dataset, method in product(options.datasets, options.methods)
-    )
-    tabulate(name, {"quick": options.quick, "minutes": options.minutes}, rows, lines, plot, options)
+    pairs = product(options.datasets, options.methods)
+    rows = (run_row(method, dataset, table[dataset], options) for dataset, method in pairs)
+    tabulate({"quick": options.quick, "minutes": options.minutes}, rows, lines, plot, options)
+
+
+def store(report: Mapping[str, Any], lines: Lines, options: argparse.Namespace) -> None:
+    """Write a report as JSON and its table as Markdown into ``--out``, and with ``--results`` into the page there.
+
+    The table of a page is not replaced by one with fewer rows.
+    """
+    text = "\n".join(lines(report)) + "\n"
+    save_json(options.out / f"{options.name}.json", report)
+    write_text(options.out / f"{options.name}.md", text)
+    if options.results is None:
+        return
+    page = options.results / f"{options.name}.md"
+    lost = published_table(page).count("\n|") - text.count("\n|")
+    if lost > 0:
+        print(f"{page} keeps its table, which has {lost} more rows; remove it to replace it")
+        return
+    publish_table(page, text)
+    save_json(reports_of(options.results) / f"{options.name}.json", report)
+
+
+def finish(report: Mapping[str, Any], lines: Lines, plot: Plot, options: argparse.Namespace) -> None:
+    """Store a report, draw its picture and print its table."""
+    store(report, lines, options)
+    plot(report, options.out / f"{options.name}.png")
+    print("\n".join(lines(report)))
 
 
 def tabulate(
-    name: str,
     settings: Mapping[str, Any],
     rows: Iterable[dict[str, Any]],
-    lines: Callable[[Mapping[str, Any]], Iterator[str]],
-    plot: Callable[[Mapping[str, Any], Path], None],
+    lines: Lines,
+    plot: Plot,
     options: argparse.Namespace,
 ) -> None:
-    """Make the rows of a report. Write JSON and Markdown after each, and a plot at the end."""
+    """Make the rows of a report. Store it after each, and finish it."""
     report = {"machine": machine(), **settings, "rows": []}
     for row in rows:
         report["rows"].append(row)
-        save_json(options.out / f"{name}.json", report)
-        write_table(options, name, "\n".join(lines(report)) + "\n")
-    plot(report, options.out / f"{name}.png")
-    print("\n".join(lines(report)))
+        store(report, lines, options)
+    finish(report, lines, plot, options)
 
 
 def run_row(method: str, dataset: str, published: Published, options: argparse.Namespace) -> dict[str, Any]:
@@ -231,33 +257,32 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         )
     yield f"Results after the epoch of the best validation result, with the settings of the configs. {SPREAD}"
     yield ""
-    yield "| data set | method | parameters | epochs | s/epoch | minutes | metric | validation | test | published |"
-    yield "|---|---|--:|--:|--:|--:|---|--:|--:|--:|"
-    for row in report["rows"]:
-        published = row["published"] or "–"
-        if "note" in row:
-            yield f"| {row['title']} | {row['method']} | {row['note']} | | | | {row['metric']} | | | {published} |"
-            continue
-        minutes = statistics.fmean(row["seconds"]) / 60
-        cells = (row["title"], row["method"], f"{row['parameters']:,}", max(row["epochs"]))
-        cells += (f"{row['seconds_per_epoch']:.1f}", f"{minutes:.1f}", row["metric"])
-        cells += (*(mean_and_std(row["metric"], row[part]["values"]) for part in ("val", "test")), published)
-        yield "| " + " | ".join(map(str, cells)) + " |"
+    head = "data set | method | parameters: | epochs: | s/epoch: | minutes: | metric | validation: | test: | published:"
+    yield from markdown(head, map(_cells, report["rows"]))
     if report["minutes"]:
         yield from _curve_lines(report["rows"])
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    published = row["published"] or "–"
+    if "note" in row:
+        return [row["title"], row["method"], row["note"], "", "", "", row["metric"], "", "", published]
+    figures = [mean_and_std(row["metric"], row[part]["values"]) for part in ("val", "test")]
+    times = f"{row['seconds_per_epoch']:.1f}", f"{statistics.fmean(row['seconds']) / 60:.1f}"
+    known = [row["title"], row["method"], f"{row['parameters']:,}", max(row["epochs"])]
+    return [*known, *times, row["metric"], *figures, published]
 
 
 def _curve_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Validation metric of the first seed after each fifth of the budget, at the last epoch finished by then."""
     yield ""
-    yield "| validation after | " + " | ".join(f"{share} %" for share in BUDGET_SHARES) + " |"
-    yield "|---|" + "--:|" * len(BUDGET_SHARES)
-    for row in rows:
-        if "curves" in row:
-            values = [value for _, value in row["curves"][0]]
-            finished = [len(values) * share // 100 for share in BUDGET_SHARES]
-            cells = [format_metric(row["metric"], values[n - 1]) if n else "–" for n in finished]
-            yield f"| {row['title']}, {row['method']} | " + " | ".join(cells) + " |"
+    cells = []
+    for row in (row for row in rows if "curves" in row):
+        values = [value for _, value in row["curves"][0]]
+        finished = [len(values) * share // 100 for share in BUDGET_SHARES]
+        figures = [format_metric(row["metric"], values[n - 1]) if n else "–" for n in finished]
+        cells.append([f"{row['title']}, {row['method']}", *figures])
+    yield from markdown("validation after | " + " | ".join(f"{share} %:" for share in BUDGET_SHARES), cells)
 
 
 def mean_and_std(metric: str, values: Sequence[float]) -> str:
@@ -268,23 +293,6 @@ def mean_and_std(metric: str, values: Sequence[float]) -> str:
 def sample_std(values: Sequence[float]) -> float | None:
     """Standard deviation of the sample; None for one value. (That of ``summary.json`` is of the population.)"""
     return statistics.stdev(values) if len(values) > 1 else None
-
-
-def write_table(options: argparse.Namespace, name: str, text: str) -> None:
-    """Write a table as Markdown into ``--out``; with ``--results`` also into its page there, and store its report.
-
-    A table of a page is not replaced by one with fewer rows.
-    """
-    write_text(options.out / f"{name}.md", text)
-    if options.results is None:
-        return
-    page = options.results / f"{name}.md"
-    lost = published_table(page).count("\n|") - text.count("\n|")
-    if lost > 0:
-        print(f"{page} keeps its table, which has {lost} more rows; remove it to replace it")
-        return
-    publish_table(page, text)
-    save_json(reports_of(options.results) / f"{name}.json", json.loads((options.out / f"{name}.json").read_text()))
 
 
 def reports_of(pages: Path) -> Path:
@@ -304,8 +312,8 @@ def publish_table(page: Path, table: str) -> None:
     write_text(page, text + MADE + table)
 
 
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Draw the validation metric over time, with a panel for each data set and a line for each seed."""
+def plot(report: Report, path: Path) -> None:
+    """Draw the validation metric over time, with a panel for each data set and a line for each method."""
     panels: dict[tuple[str, str], dict[str, Curves]] = {}
     for row in report["rows"]:
         if "curves" in row:
@@ -318,22 +326,20 @@ def plot_curves(panels: Mapping[tuple[str, str], Mapping[str, Curves]], path: Pa
     """Draw validation results over time.
 
     Args:
-        panels: Data set and metric -> label of a method -> seconds and results of each seed, which are one line.
+        panels: Data set and metric -> label of a method -> seconds and results of each seed.
         path: The picture; without results, none is written.
     """
-    if not panels:
-        return
-    size = (5 * len(panels), 3.8)
-    figure, axes = pyplot().subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
-    for axis, ((title, metric), methods) in zip(axes[0], panels.items()):
-        for color, (label, curves) in zip(PALETTE, methods.items()):
-            for number, points in enumerate(curves):
-                seconds, values = zip(*points)
-                shown = label if number == 0 else None
-                axis.plot([s / 60 for s in seconds], values, "o-", ms=3, lw=1.2, color=color, label=shown)
-        axis.set(title=title, xlabel="minutes of training", ylabel=f"validation {metric}")
-        axis.legend(fontsize=8)
-    save_plot(figure, path)
+
+    def points(curves: Curves) -> Iterator[tuple[float, float]]:
+        for curve in curves:
+            yield from ((seconds / 60, value) for seconds, value in curve)
+            yield math.nan, math.nan  # the line of a seed ends
+
+    shown = {
+        f"{title}, {metric}": {label: points(curves) for label, curves in methods.items()}
+        for (title, metric), methods in panels.items()
+    }
+    draw_lines(shown, path, "minutes of training", "validation result")
 
 
 def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, path: Path, columns: int = 4) -> None:

@@ -15,41 +15,29 @@ on the validation set. No setting is chosen, and no choice looks at the test set
 The same command continues an interrupted one and keeps finished runs.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from _folds import Comparison, compare, difference, errica_fold, machines, run_once, schedule, seconds
-from _tables import CONFIGS, mean_and_std, plot_runs, start, warmup_of
+from _bench import markdown
+from _folds import Comparison, difference, errica_fold, machines, run_once, schedule, seconds
+from _tables import CONFIGS, mean_and_std, start, warmup_of
 
 
-@dataclass(frozen=True)
-class Method:
-    """The rows of one method.
+class Method(NamedTuple):
+    """Folder of a method's configs, and row -> settings; the others are compared with the first.
 
-    Args:
-        folder: Folder of its configs.
-        rows: Row -> settings; the others are compared with the first. ``{conv}`` is the data set's message passing.
+    ``{conv}`` is the data set's message passing.
     """
 
     folder: str
     rows: Mapping[str, Sequence[str]]
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """One data set.
-
-    Args:
-        epochs: Number of epochs.
-        metric: Metric of the test set.
-        conv: Message passing of its configs.
-        most_nodes: Number of nodes of its largest graph.
-    """
+class DataSet(NamedTuple):
+    """Number of epochs, metric of the test set, message passing of the configs, and nodes of the largest graph."""
 
     epochs: int
     metric: str
@@ -63,16 +51,15 @@ def _gkat(hops: int, features: int | None = None) -> list[str]:
     return ["gt.layer_type=None+GKAT", *(f"topomask.{setting}" for setting in (*kernel, *walks))]
 
 
+ETAS, RANKS, HOPS, FEATURES, KEYS = (0, 0.01, 1), (10, 50), (1, 2, 6), (4, 16, 64), (1, 5, 15)
+
 METHODS = {
     "Primphormer": Method(
         "primphormer",
         {
             "eta 0.1, rank 30": [],
-            "eta 0": ["topomask.eta=0"],
-            "eta 0.01": ["topomask.eta=0.01"],
-            "eta 1": ["topomask.eta=1"],
-            "rank 10": ["topomask.rank=10"],
-            "rank 50": ["topomask.rank=50"],
+            **{f"eta {eta}": [f"topomask.eta={eta}"] for eta in ETAS},
+            **{f"rank {rank}": [f"topomask.rank={rank}"] for rank in RANKS},
             "no attention": ["gt.layer_type={conv}+None"],
         },
     ),
@@ -80,12 +67,8 @@ METHODS = {
         "grf",
         {
             "3 hops, GKAT-0": _gkat(3),
-            "1 hop": _gkat(1),
-            "2 hops": _gkat(2),
-            "6 hops": _gkat(6),
-            "4 features": _gkat(3, 4),
-            "16 features": _gkat(3, 16),
-            "64 features": _gkat(3, 64),
+            **{f"{hops} hop{'s' * (hops > 1)}": _gkat(hops) for hops in HOPS},
+            **{f"{features} features": _gkat(3, features) for features in FEATURES},
             "no mask": ["gt.layer_type=None+Transformer"],
         },
     ),
@@ -93,9 +76,7 @@ METHODS = {
         "kmip",
         {
             "all keys": ["gt.sparse.k={most_nodes}"],
-            "k = 1": ["gt.sparse.k=1"],
-            "k = 5": ["gt.sparse.k=5"],
-            "k = 15": ["gt.sparse.k=15"],
+            **{f"k = {k}": [f"gt.sparse.k={k}"] for k in KEYS},
             "no attention": ["gt.layer_type={conv}+None"],
         },
     ),
@@ -141,30 +122,19 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         "over runs. Settings are swept, not tuned. Minutes are processor time of a run."
     )
     yield ""
-    yield (
-        "| data set | method | row | parameters | runs | epochs | minutes | metric | validation | test | "
-        "to the first row | to the last row |"
-    )
-    yield "|---|---|---|--:|--:|--:|--:|---|--:|--:|--:|--:|"
-    for key, row in report["rows"].items():
-        metric, number = DATASETS[row["dataset"]].metric, len(row["test"])
-        cells = [row["dataset"], row["method"], row["row"], f"{row['parameters'][0]:,}", number, row["epochs"][0]]
-        cells += [f"{statistics.fmean(seconds(row)) / 60:.1f}", metric]
-        cells += [mean_and_std(metric, row[part]) for part in ("val", "test")]
-        keys = list(rows_of(row["dataset"], row["method"]))
-        for other in (keys[0], keys[-1]):
-            others = report["rows"].get(other, {"test": []})["test"]
-            cells.append("–" if other == key else difference(row["test"], others))
-        yield "| " + " | ".join(map(str, cells)) + " |"
+    head = "data set | method | row | parameters: | runs: | epochs: | minutes: | metric | validation: | test:"
+    cells = (_cells(key, row, report["rows"]) for key, row in report["rows"].items())
+    yield from markdown(f"{head} | to the first row: | to the last row:", cells)
 
 
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test results of all runs, with a panel for each data set and method."""
-    panels: dict[str, dict[str, list[float]]] = {}
-    for row in report["rows"].values():
-        title = f"{row['dataset']}, {row['method']}"
-        panels.setdefault(title, {})[row["row"]] = [100 * value for value in row["test"]]
-    plot_runs(panels, "test result × 100", path, columns=len(METHODS))
+def _cells(key: str, row: Mapping[str, Any], rows: Mapping[str, Any]) -> list[Any]:
+    metric, known = DATASETS[row["dataset"]].metric, [row[name] for name in ("dataset", "method", "row")]
+    known += [f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
+    figures = [f"{statistics.fmean(seconds(row)) / 60:.1f}", metric]
+    figures += [mean_and_std(metric, row[part]) for part in ("val", "test")]
+    keys = list(rows_of(row["dataset"], row["method"]))
+    others = {other: rows.get(other, {"test": []})["test"] for other in (keys[0], keys[-1])}
+    return known + figures + ["–" if other == key else difference(row["test"], test) for other, test in others.items()]
 
 
 def rows_of(dataset: str, method: str) -> dict[str, dict[str, str]]:
@@ -173,20 +143,19 @@ def rows_of(dataset: str, method: str) -> dict[str, dict[str, str]]:
     return {f"{dataset}, {method}: {row}": {"dataset": dataset, "method": method, "row": row} for row in names}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs, and write the table and a plot."""
-    made = Comparison(
-        name="ablations",
-        epochs={name: data.epochs for name, data in DATASETS.items()},
-        methods=list(METHODS),
-        runs=3,
-        rows=rows_of,
-        default=["enzymes", "proteins"],
-        run=make_run,
-        lines=lines,
-        plot=plot,
-    )
-    compare(made, __doc__ or "", arguments)
+COMPARISON = Comparison(
+    __doc__,
+    "ablations",
+    {name: data.epochs for name, data in DATASETS.items()},
+    METHODS,
+    make_run,
+    label="test result × 100",
+    panel="{dataset}, {method}",
+    line="{row}",
+    rows=rows_of,
+    default=["enzymes", "proteins"],
+)
+plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
 
 
 if __name__ == "__main__":

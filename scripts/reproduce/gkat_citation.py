@@ -10,26 +10,15 @@ its neighbours and their neighbours. Graphs are read from $TOPOMASK_DATA, or dow
 interrupted one, and keeps finished runs and the rows of an earlier report with the same walks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
-from _gkat import (
-    finish,
-    fresh_copy,
-    parser,
-    remembered,
-    row_of,
-    train_nodes,
-    with_earlier,
-    write_report,
-)
+from _gkat import fresh_copy, parser, remembered, row_of, train_nodes, with_earlier, write_report
 from _gkat import lines as lines
 from _gkat import plot as plot
-from _tables import SPREAD, positive, read_options, start
+from _tables import SPREAD, finish, positive, read_options, start
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import dropout, elu
@@ -112,8 +101,8 @@ def main() -> None:
             note = f"Public split, {options.num_walks} walks of {options.max_length} hop(s), decay {options.decay:g}; "
             note += "test accuracy at the best validation epoch; walks were chosen by validation accuracy. "
             note += f"{SPREAD} Seconds are processor time of one thread, of training."
-            write_report("gkat_citation", table, note, options, settings)
-    finish("gkat_citation", options)
+            report = write_report(table, note, options, settings)
+    finish(report, lines, plot, options)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ and GKAT-0 in the authors' code form all pairs of nodes, as "GAT, all pairs" (wh
 and "GKAT-0, all pairs" do here. The citation graphs are random graphs of the same size.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +19,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from _bench import described, in_fresh_process, machine, pyplot, resumed, save_json, save_plot
+from _bench import described, draw_lines, in_fresh_process, machine, markdown, resumed
 from _gkat import parser
-from _tables import positive, read_options, start, write_table
+from _tables import finish, positive, read_options, start, store
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
@@ -150,25 +148,23 @@ def new(data: Data) -> Data:
     return data.clone() if "batch" in data else data
 
 
-def measured(path: Path, cases: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+def measured(cases: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """The report; rows of an earlier, interrupted run with the same settings are kept."""
     num_graphs = 16 if options.quick else 128
     settings = {"machine": machine(), "repeats": options.repeats, "graphs": num_graphs}
     settings |= {"largest dense": options.largest_dense, "batches": "new in each call", "quick": options.quick}
-    report = resumed(path, settings, "rows")
+    report = resumed(options.out / f"{options.name}.json", settings, "rows")
     for case in cases:
         if case not in report["rows"]:
             print(f"measuring {case}", flush=True)
             report["rows"][case] = measure(case, num_graphs, options)
-            save_json(path, report)
+            store(report, lines, options)
     return report
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The tables of time and of memory, and how they were measured."""
     timed = ("GAT", "GAT, all pairs", "GKAT", "GKAT-0", "GAT-shaped")
-    titles = ["graphs", "nodes", "edges", "pairs", *timed, "GAT / GKAT", "GAT, all pairs / GKAT", "published"]
-    rows = report["rows"].values()
     yield (
         f"{described(report['machine'])}. Milliseconds of processor time of one layer, forward and backward, including "
         "the mask of a new batch; the last two columns are the same ratio without the backward pass. *GKAT-0* is the "
@@ -179,24 +175,24 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     if report["quick"]:
         yield "A trial with few repeats: these figures only show that everything runs."
     yield ""
-    yield "| " + " | ".join([*titles, "in inference", "published"]) + " |"
-    yield "|---|" + "--:|" * 13
-    for row in rows:
-        train, infer = ({name: times[part] for name, times in row["ms"].items()} for part in (1, 0))
-        published = PUBLISHED.get(row["case"], ("–", "–", "–"))
-        cells = [row["case"], f"{row['nodes']:,}", f"{row['edges']:,}", f"{row['pairs']:,}"]
-        cells += [f"{train[name]:,.1f}" if name in train else "–" for name in timed]
-        cells += [ratio(train, "GAT", "GKAT"), ratio(train, "GAT, all pairs", "GKAT"), published[0]]
-        yield "| " + " | ".join([*cells, ratio(infer, "GAT, all pairs", "GKAT"), published[1]]) + " |"
-    kept = ("GAT", "GKAT", "GKAT-0", "GKAT-0, all pairs")
+    times, memory, kept = [], [], ("GAT", "GKAT", "GKAT-0", "GKAT-0, all pairs")
+    for case, row in report["rows"].items():
+        infer, train = ({name: both[part] for name, both in row["ms"].items()} for part in (0, 1))
+        published = PUBLISHED.get(case, ("–", "–", "–"))
+        known = [case, *(f"{row[key]:,}" for key in ("nodes", "edges", "pairs")), *_figures(train, timed, ",.1f")]
+        ratios = [ratio(train, "GAT", "GKAT"), ratio(train, "GAT, all pairs", "GKAT"), published[0]]
+        times.append([*known, *ratios, ratio(infer, "GAT, all pairs", "GKAT"), published[1]])
+        ratios = [ratio(row["mib"], "GKAT", name) for name in kept[2:]]
+        memory.append([case, *_figures(row["mib"], kept, ",.0f"), *ratios, published[2]])
+    titles = ["nodes", "edges", "pairs", *timed, "GAT / GKAT", "GAT, all pairs / GKAT", "published", "in inference"]
+    yield from markdown(" | ".join(["graphs", *(f"{title}:" for title in (*titles, "published"))]), times)
     yield ""
-    yield "| MiB | " + " | ".join([*kept, "GKAT / GKAT-0", "GKAT / GKAT-0, all pairs", "published"]) + " |"
-    yield "|---|" + "--:|" * 7
-    for row in rows:
-        cells = [f"{row['mib'][name]:,.0f}" if name in row["mib"] else "–" for name in kept]
-        cells += [ratio(row["mib"], "GKAT", name) for name in kept[2:]]
-        cells += [PUBLISHED.get(row["case"], "–––")[2]]
-        yield "| " + " | ".join([row["case"], *cells]) + " |"
+    titles = [*kept, "GKAT / GKAT-0", "GKAT / GKAT-0, all pairs", "published"]
+    yield from markdown(" | ".join(["MiB", *(f"{title}:" for title in titles)]), memory)
+
+
+def _figures(found: Mapping[str, float], names: Sequence[str], form: str) -> Iterator[str]:
+    return (format(found[name], form) if name in found else "–" for name in names)
 
 
 def ratio(figures: Mapping[str, float], first: str, second: str) -> str:
@@ -206,16 +202,11 @@ def ratio(figures: Mapping[str, float], first: str, second: str) -> str:
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
     """Training time of each layer on each kind of graph."""
-    rows = list(report["rows"].values())
-    figure, axis = pyplot().subplots(figsize=(8, 3.6), layout="constrained")
-    names = list(rows[0]["ms"])
-    for number, name in enumerate(names):
-        centers = [index + 0.13 * (number - (len(names) - 1) / 2) for index in range(len(rows))]
-        axis.bar(centers, [row["ms"].get(name, (0, 0))[1] for row in rows], 0.12, label=name)
-    axis.set_xticks(range(len(rows)), [row["case"] for row in rows])
-    axis.set(yscale="log", ylabel="ms, forward and backward")
-    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    save_plot(figure, path)
+    lines: dict[str, list[tuple[str, float]]] = {}
+    for row in report["rows"].values():
+        for name, (_, training) in row["ms"].items():
+            lines.setdefault(name, []).append((row["case"], training))
+    draw_lines({"": lines}, path, "graphs", "ms, forward and backward", "y")
 
 
 def main() -> None:
@@ -230,11 +221,7 @@ def main() -> None:
     if options.quick:
         options.repeats = 2
     cases = options.cases or (("motif", "cycle") if options.quick else CASES)
-    report = measured(options.out / "gkat_cost.json", cases, options)
-    text = "\n".join(lines(report)) + "\n"
-    write_table(options, "gkat_cost", text)
-    plot(report, options.out / "gkat_cost.png")
-    print(text)
+    finish(measured(cases, options), lines, plot, options)
 
 
 if __name__ == "__main__":

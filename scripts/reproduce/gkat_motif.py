@@ -11,18 +11,15 @@ thread, so that other programs do not change the budget.
 Finished runs are kept, so the same command continues; a run is repeated if its budget has changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-import torch
-from _gkat import finish, write_report
 from _gkat import lines as lines
 from _gkat import plot as plot
+from _gkat import write_report
 from _gkat_synthetic import TASKS, compare, described, quickened, synthetic_parser
-from _tables import start
+from _tables import finish, start
 
 
 def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -39,17 +36,16 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     """Train every method on every task."""
-    made = synthetic_parser(__doc__)
+    made = synthetic_parser(__doc__, "gkat_motif")
     names = [task.name for task in TASKS]
     made.add_argument("--tasks", nargs="+", choices=names, default=names, help="columns of Table 4")
     options = quickened(made)
-    torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     for task in TASKS:
         for row in compare(task, options) if task.name in options.tasks else ():
             rows.append(row)
-            write_report("gkat_motif", rows, described(rows, options) + verdict(rows), options)
-    finish("gkat_motif", options)
+            report = write_report(rows, described(rows, options) + verdict(rows), options)
+    finish(report, lines, plot, options)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,15 @@ from $TOPOMASK_DATA; for social graphs, the folds are those with degrees as feat
 same command continues an interrupted one. Data that cannot be found or downloaded are left out.
 """
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _folds import Comparison, compare, errica_fold, machines, run_once, seconds
-from _tables import CONFIGS, mean_and_std, plot_runs, start
+from _bench import markdown
+from _folds import Comparison, errica_fold, machines, run_once, seconds
+from _tables import CONFIGS, mean_and_std, start
 
 PUBLISHED = {
     "proteins": "75.8 ± 3.8",
@@ -31,7 +31,6 @@ PUBLISHED = {
     "reddit-multi-5k": "55.3 ± 1.6",
     "collab": "73.1 ± 2.0",
 }
-EPOCHS = 1000  # published, at most: runs stop early
 
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
@@ -48,34 +47,18 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         "a run."
     )
     yield ""
-    yield "| data | parameters | folds | epochs | seconds | accuracy | published |"
-    yield "|---|--:|--:|--:|--:|--:|--:|"
+    cells = []
     for row in report["rows"].values():
-        cells = [row["dataset"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
-        cells += [f"{statistics.fmean(seconds(row)):.0f}", mean_and_std("accuracy", row["test"])]
-        yield "| " + " | ".join(map(str, [*cells, PUBLISHED[row["dataset"]]])) + " |"
+        known = [row["dataset"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
+        figures = [f"{statistics.fmean(seconds(row)):.0f}", mean_and_std("accuracy", row["test"])]
+        cells.append([*known, *figures, PUBLISHED[row["dataset"]]])
+    yield from markdown("data | parameters: | folds: | epochs: | seconds: | accuracy: | published:", cells)
 
 
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test accuracies of all folds, with a panel for each data set."""
-    rows = report["rows"].values()
-    panels = {row["dataset"]: {"GKAT": [100 * value for value in row["test"]]} for row in rows}
-    plot_runs(panels, "test accuracy (%)", path)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs, and write the table and a plot."""
-    made = Comparison(
-        name="gkat_tu",
-        epochs=dict.fromkeys(PUBLISHED, EPOCHS),
-        methods=["GKAT"],
-        runs=10,
-        run=make_run,
-        lines=lines,
-        plot=plot,
-        default=["proteins", "enzymes", "nci1", "dd"],
-    )
-    compare(made, __doc__ or "", arguments)
+EPOCHS = dict.fromkeys(PUBLISHED, 1000)  # published, at most: runs stop early
+DEFAULT = ["proteins", "enzymes", "nci1", "dd"]
+COMPARISON = Comparison(__doc__, "gkat_tu", EPOCHS, ["GKAT"], make_run, runs=10, default=DEFAULT)
+plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
 
 
 if __name__ == "__main__":

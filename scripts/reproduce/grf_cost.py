@@ -10,18 +10,14 @@ Toeplitz mask, count multiply-adds of the path that the library chooses (mean ov
 the processor time of the forward pass of the same call.
 """
 
-from __future__ import annotations
-
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from _bench import exponent, median_ms
-from _tables import described, machine, pyplot, read_options, save_json, save_plot, start, table_parser, write_table
-from torch import Tensor
+from _bench import draw_lines, exponent, markdown, milliseconds
+from _tables import described, finish, machine, read_options, start, store, table_parser
 from torch.nn.functional import scaled_dot_product_attention
 from torch_geometric.data import Data
 
@@ -31,7 +27,6 @@ from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.plan import ENGINES, plan
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks
-from pyg_topomask.viz.drawing import PALETTE
 
 FEATURES, CHANNELS, NUM_WALKS, HALT, LENGTH = 8, 8, 4, 0.5, 4
 NUM_COEFFS = (LENGTH + 1) * (LENGTH + 2) // 2
@@ -78,19 +73,15 @@ def measure(num_nodes: int, seeds: int, repeats: int) -> dict[str, dict[str, flo
     found: dict[str, dict[str, float]] = {}
     if num_nodes <= MOST_SOFTMAX:
         heads = [x.transpose(0, 1)[None] for x in (q, k, v)]
-        madds = float(num_nodes**2 * (FEATURES + CHANNELS))
-        found["softmax"] = {"madds": madds, "ms": _time(lambda: scaled_dot_product_attention(*heads), repeats)}
+        ms = milliseconds(lambda: scaled_dot_product_attention(*heads), repeats)["cpu"]
+        found["softmax"] = {"madds": float(num_nodes**2 * (FEATURES + CHANNELS)), "ms": ms}
     with torch.no_grad():
         for name, build in masks(num_nodes).items():
             used = graphs if name == "GRF" else graphs[:1]
             counts = [count(Problem(Kernel("linear"), q, k, v, build(data))) for data in used]
-            ms = _time(lambda build=build: masked_linear_attention(q, k, v, build(graphs[0])), repeats)
+            ms = milliseconds(lambda build=build: masked_linear_attention(q, k, v, build(graphs[0])), repeats)["cpu"]
             found[name] = {"madds": statistics.fmean(counts), "ms": ms}
     return found
-
-
-def _time(call: Callable[[], Tensor], repeats: int) -> float:
-    return median_ms(call, repeats, clock=time.process_time)
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -101,14 +92,15 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     )
     yield ""
     names = list(dict.fromkeys(name for row in report["rows"].values() for name in row))
-    yield "| nodes | " + " | ".join(names) + " |"
-    yield "|--:|" + "--:|" * len(names)
+    cells = []
     for size, row in report["rows"].items():
-        cells = [f"{_digits(row[n]['madds'] / 1e6)} M, {_digits(row[n]['ms'])} ms" if n in row else "–" for n in names]
-        yield f"| {int(size):,} | " + " | ".join(cells) + " |"
+        texts = (f"{_digits(row[n]['madds'] / 1e6)} M, {_digits(row[n]['ms'])} ms" if n in row else "–" for n in names)
+        cells.append([f"{int(size):,}", *texts])
     if report["exponents"]:
-        cells = [f"{slope['madds']:.2f}, {slope['ms']:.2f}" for slope in report["exponents"].values()]
-        yield "| exponent | " + " | ".join(cells) + " |"
+        cells.append(
+            ["exponent", *(f"{slope['madds']:.2f}, {slope['ms']:.2f}" for slope in report["exponents"].values())]
+        )
+    yield from markdown(" | ".join(f"{title}:" for title in ("nodes", *names)), cells)
 
 
 def _digits(x: float) -> str:
@@ -130,14 +122,14 @@ def slopes(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, d
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
     """Both quantities over N, on logarithmic axes."""
-    figure, axes = pyplot().subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for axis, key, label in zip(axes, ("madds", "ms"), ("multiply-adds", "processor time in ms")):
-        for color, name in zip(PALETTE, next(iter(report["rows"].values()))):
-            points = [(int(size), row[name][key]) for size, row in report["rows"].items() if name in row]
-            axis.loglog(*zip(*points), "o-", ms=4, color=color, label=name)
-        axis.set(xlabel="nodes N", ylabel=label)
-        axis.legend()
-    save_plot(figure, path)
+    rows, panels = report["rows"], {}
+    for key, title in (("madds", "multiply-adds"), ("ms", "processor time in ms")):
+        points = {
+            name: [(int(n), row[name][key]) for n, row in rows.items() if name in row]
+            for name in next(iter(rows.values()))
+        }
+        panels[title] = points
+    draw_lines(panels, path, "nodes N", "", "xy")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -149,10 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for power in powers:
         report["rows"][str(2**power)] = measure(2**power, seeds, repeats)
         report["exponents"] = slopes(report["rows"])
-        save_json(options.out / "grf_cost.json", report)
-        write_table(options, "grf_cost", "\n".join(lines(report)) + "\n")
-    plot(report, options.out / "grf_cost.png")
-    print((options.out / "grf_cost.md").read_text())
+        store(report, lines, options)
+    finish(report, lines, plot, options)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ The second table has the error by distance, of estimates of the same mask ((1 + 
 steps of walkers: a product of 2 l factors with K = 6 / l hops each is that mask for every l.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from math import comb
 from pathlib import Path
@@ -23,7 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from _tables import described, machine, pyplot, read_options, save_json, save_plot, start, table_parser, write_table
+from _bench import draw_lines, markdown
+from _tables import described, finish, machine, read_options, start, table_parser
 from rich.progress import track
 from torch import Tensor
 from torch_geometric.data import Batch, Data
@@ -34,7 +33,6 @@ from pyg_topomask.ops.hops import hop_pairs
 from pyg_topomask.ops.walks.settings import walk_settings
 from pyg_topomask.run.output.progress import error_output
 from pyg_topomask.transforms import AddRandomWalks
-from pyg_topomask.viz.drawing import PALETTE
 
 MAX_LENGTH = 4
 SCHEMES = ("iid", "antithetic", "repelling")
@@ -157,17 +155,8 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         "node; errors are those of independent walkers, and in brackets of antithetic and repelling ones."
     )
     yield ""
-    yield "| graph | estimate | walkers | multiply-adds | pairs | error off the diagonal | error on the diagonal |"
-    yield "|---|---|--:|--:|--:|--:|--:|"
-    for row in report["rows"]:
-        first = row["schemes"]["iid"]
-        tables = 1 if row["estimate"] in ("corrected", "shared") else 2
-        cells = [row["graph"], row["estimate"], f"{tables} × {row['walks']}", f"{first['multiply_adds']:.0f}"]
-        cells.append(f"{first['pairs']:.0f}")
-        for part in ("off", "diagonal"):
-            iid, *others = (f"{100 * row['schemes'][scheme][part]:.1f}" for scheme in SCHEMES)
-            cells.append(f"{iid} % ({', '.join(others)})")
-        yield "| " + " | ".join(cells) + " |"
+    head = "graph | estimate | walkers: | multiply-adds: | pairs: | error off the diagonal: | error on the diagonal:"
+    yield from markdown(head, map(_cells, report["rows"]))
     yield ""
     yield (
         f"Error by distance, for one mask ((1 + W) / 2)^{HOPS} and about {STEPS} steps of a node's walkers: near pairs "
@@ -175,13 +164,22 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         "multiply-adds as above."
     )
     yield ""
-    yield "| graph | estimate | tables × walkers | steps | multiply-adds | near | far |"
-    yield "|---|---|--:|--:|--:|--:|--:|"
+    cells = []
     for row in report["by_distance"]:
-        cells = [row["graph"], row["estimate"], f"{int(2 * row['pairs'])} × {row['walks']}", f"{row['steps']:.0f}"]
-        cells.append(f"{row['multiply_adds']:.0f}")
-        cells += ["{:.0f} ± {:.0f} %".format(*interval(row[name])) if row[name] else "–" for name in RANGES]
-        yield "| " + " | ".join(cells) + " |"
+        errors = ("{:.0f} ± {:.0f} %".format(*interval(row[name])) if row[name] else "–" for name in RANGES)
+        work = f"{int(2 * row['pairs'])} × {row['walks']}", f"{row['steps']:.0f}", f"{row['multiply_adds']:.0f}"
+        cells.append([row["graph"], row["estimate"], *work, *errors])
+    yield from markdown("graph | estimate | tables × walkers: | steps: | multiply-adds: | near: | far:", cells)
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    first, tables = row["schemes"]["iid"], 1 if row["estimate"] in ("corrected", "shared") else 2
+    cells = [row["graph"], row["estimate"], f"{tables} × {row['walks']}"]
+    cells += [f"{first[key]:.0f}" for key in ("multiply_adds", "pairs")]
+    for part in ("off", "diagonal"):
+        iid, *others = (f"{100 * row['schemes'][scheme][part]:.1f}" for scheme in SCHEMES)
+        cells.append(f"{iid} % ({', '.join(others)})")
+    return cells
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -190,32 +188,19 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
-    """For each graph, the error off the diagonal over multiply-adds, with a color for each scheme; below, the error for
+    """For each graph, the error off the diagonal over multiply-adds, with a line for each scheme; below, the error for
     near and far pairs.
     """
-    names = list(dict.fromkeys(row["graph"] for row in report["rows"]))
-    size = (4 * len(names), 8)
-    figure, axes = pyplot().subplots(2, len(names), figsize=size, layout="constrained", squeeze=False)
-    markers = dict(zip(dict.fromkeys((row["estimate"], row["walks"]) for row in report["rows"]), "os^vD*"))
+    panels: dict[str, dict[str, list[Any]]] = {}
     for row in report["rows"]:
-        axis, kind = axes[0, names.index(row["graph"])], (row["estimate"], row["walks"])
-        for scheme, color in zip(SCHEMES, PALETTE):
-            found, label = row["schemes"][scheme], "{}, {} walkers, ".format(*kind) + scheme
-            axis.plot(found["multiply_adds"], 100 * found["off"], markers[kind], color=color, ms=5, label=label)
-    for axis, name in zip(axes[0], names):
-        axis.set(title=name, xlabel="multiply-adds of a node", ylabel="error off the diagonal (%)")
-    for axis, name in zip(axes[1], names):
-        rows = [row for row in report["by_distance"] if row["graph"] == name]
-        for (part, (low, high)), color in zip(RANGES.items(), PALETTE):
-            places = [place for place, row in enumerate(rows) if row[part]]
-            means, halves = zip(*(interval(rows[place][part]) for place in places)) if places else ((), ())
-            axis.errorbar(means, places, xerr=halves, fmt="o", color=color, ms=4, label=f"{part}: {low} to {high} hops")
-        axis.set(xscale="log", xlabel=f"error (%), {STEPS} steps of a node", yticks=range(len(rows)))
-        axis.set_yticklabels([row["estimate"] for row in rows] if axis is axes[1, 0] else [])
-        axis.invert_yaxis()
-    axes[1, 0].legend(fontsize=8)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
-    save_plot(figure, path)
+        for scheme, found in row["schemes"].items():
+            line = panels.setdefault(f"{row['graph']}, over multiply-adds", {}).setdefault(scheme, [])
+            line.append((found["multiply_adds"], 100 * found["off"]))
+    for row in report["by_distance"]:
+        for part in (part for part in RANGES if row[part]):
+            line = panels.setdefault(f"{row['graph']}, by distance", {}).setdefault(part, [])
+            line.append((row["estimate"], *interval(row[part])))
+    draw_lines(panels, path, "", "error (%)", "y", columns=len(panels) // 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -234,11 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for estimate, (pairs, walk) in BY_DISTANCE.items()
     ]
     report = {"machine": machine(), "size": size, "draws": draws, "rows": rows, "by_distance": by_distance}
-    save_json(options.out / "grf_estimates.json", report)
-    text = "\n".join(lines(report)) + "\n"
-    write_table(options, "grf_estimates", text)
-    plot(report, options.out / "grf_estimates.png")
-    print(text)
+    finish(report, lines, plot, options)
 
 
 if __name__ == "__main__":

@@ -17,21 +17,16 @@ the row "GRF". Epochs are chosen on the validation set, and no setting on the te
 The same command continues an interrupted one.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from _bench import described, machine, pyplot, save_json, save_plot
-from _fitting import fill_row, gin, mean_and_spread
+from _bench import described, markdown
+from _fitting import earlier, fill_rows, gin, mean_and_spread, model_parser
 from _images import (
     CLASSES,
     HEADS,
@@ -46,12 +41,12 @@ from _images import (
     fit_images,
     load_digits,
 )
-from _tables import EQUAL, positive, read_options, start, table_parser, write_table
+from _tables import EQUAL, finish, plot_runs, read_options, start
 from torch.nn import Module
 
 from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention, PowerSeriesMask, ToeplitzMask
+from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.transforms import AddRandomWalks
-from pyg_topomask.viz.drawing import PALETTE
 
 HOPS, HALT, WALKS = 4, 0.5, 16
 LAYERS = {"mean": 2, "token": 3}
@@ -75,40 +70,20 @@ PUBLISHED = {
 """Tables 1 and 3: accuracy on ImageNet, iNaturalist2021 and Places365, or on ImageNet alone."""
 
 
-def _linear(_: int, pictures: Pictures) -> Module:
-    return MaskedAttention(WIDTH, HEADS)
+def masked(mask: Mask | None, kernel: str = "relu") -> Module:
+    """Attention under a mask."""
+    return MaskedAttention(WIDTH, HEADS, kernel, mask)
 
 
-def _softmax(_: int, pictures: Pictures) -> Module:
-    return MaskedAttention(WIDTH, HEADS, "softmax")
-
-
-def _grf(layer: int, pictures: Pictures) -> Module:
+def _grf(layer: int, side: int) -> Module:
     return GRFAttention(WIDTH, HEADS, HOPS, table=layer)
 
 
-def _series(_: int, pictures: Pictures) -> Module:
-    return MaskedAttention(WIDTH, HEADS, mask=PowerSeriesMask(HEADS, HOPS))
+class Method(NamedTuple):
+    """What a layer's branch is on images of that side, and settings of the walks; message passing if ``messages``."""
 
-
-def _toeplitz(_: int, pictures: Pictures) -> Module:
-    return MaskedAttention(WIDTH, HEADS, mask=ToeplitzMask([pictures.side] * 2, HEADS))
-
-
-def _dense(_: int, pictures: Pictures) -> Module:
-    return MaskedAttention(WIDTH, HEADS, mask=DenseFeaturesMask(pictures.side**2, HEADS))
-
-
-def _gin(_: int, pictures: Pictures) -> Module:
-    return gin(WIDTH)
-
-
-@dataclass(frozen=True)
-class Method:
-    """What a layer's branch is, and settings of the walks; message passing if ``messages``."""
-
-    branch: Callable[[int, Pictures], Module]
-    walks: Mapping[str, Any] = field(default_factory=dict)
+    branch: Callable[[int, int], Module]
+    walks: Mapping[str, Any] = {}
     messages: bool = False
 
     def draw(self, layers: int, seed: int) -> AddRandomWalks | None:
@@ -119,14 +94,14 @@ class Method:
 
 METHODS = {
     FIRST: Method(_grf),
-    "linear": Method(_linear),
+    "linear": Method(lambda layer, side: masked(None)),
     REDRAWN: Method(_grf),
-    "power series": Method(_series),
-    "Toeplitz": Method(_toeplitz),
-    "softmax": Method(_softmax),
+    "power series": Method(lambda layer, side: masked(PowerSeriesMask(HEADS, HOPS))),
+    "Toeplitz": Method(lambda layer, side: masked(ToeplitzMask([side] * 2, HEADS))),
+    "softmax": Method(lambda layer, side: masked(None, "softmax")),
     "Eq. 21": Method(_grf, {"importance": False}),
-    "dense features": Method(_dense),
-    "GIN": Method(_gin, messages=True),
+    "dense features": Method(lambda layer, side: masked(DenseFeaturesMask(side**2, HEADS))),
+    "GIN": Method(lambda layer, side: gin(WIDTH), messages=True),
     **{name: Method(_grf, {"num_walks": count}) for count, name in WALKERS.items() if name != FIRST},
 }
 
@@ -139,7 +114,7 @@ def classifier(method: Method, pictures: Pictures, positions: str, readout: str)
             WIDTH,
             CLASSES,
             LAYERS[readout],
-            **{"conv" if method.messages else "attn": lambda layer: method.branch(layer, pictures)},
+            **{"conv" if method.messages else "attn": lambda layer: method.branch(layer, pictures.side)},
             pool="mean" if readout == "mean" or method.messages else "graph_token",
             pre_norm=True,
             act="gelu",
@@ -148,7 +123,7 @@ def classifier(method: Method, pictures: Pictures, positions: str, readout: str)
     )
 
 
-def train(name: str, pictures: Pictures, positions: str, readout: str, epochs: int, seed: int) -> dict[str, Any]:
+def train(pictures: Pictures, positions: str, readout: str, name: str, epochs: int, seed: int) -> dict[str, Any]:
     """Train one model; accuracies are those of the epoch with the best validation accuracy."""
     torch.manual_seed(seed)
     method, redrawn = METHODS[name], name == REDRAWN
@@ -164,25 +139,6 @@ def train(name: str, pictures: Pictures, positions: str, readout: str, epochs: i
     return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
 
 
-def run_rows(options: argparse.Namespace, images: str, report: dict[str, Any]) -> None:
-    """Both results of every method on one kind of images. Write the report after each run."""
-    pictures = load_digits(SIDES[images], options.quick)
-
-    def save() -> None:
-        save_json(options.out / "grf_images.json", report)
-        write_table(options, "grf_images", "\n".join(lines(report)) + "\n")
-
-    rows = report["rows"]
-    names = [FIRST, *(name for name in options.methods if name != FIRST)]
-    for readout, positions, part, name in product(options.readouts, options.positions, options.equal, names):
-        kind = f"{images}, {readout}, positions {positions}"
-        row = rows.setdefault(f"{kind}: {name}", {})
-        row |= {"images": images, "positions": positions, "readout": readout, "method": name}
-        run = partial(train, name, pictures, positions, readout)
-        fill_row(row, rows[f"{kind}: {FIRST}"], part, run, options.epochs, options.seeds, save)
-        print(f"{kind}, equal {part}: {name} {percent(row[part]['test'])}", flush=True)
-
-
 def percent(values: Sequence[float]) -> str:
     """Mean and standard deviation in percent."""
     return mean_and_spread([100 * value for value in values], 1)
@@ -196,19 +152,17 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         "ImageNet / iNaturalist2021 / Places365, or ImageNet alone."
     )
     yield ""
-    columns = "images | positions | read from | attention | parameters | epochs | seconds | test, equal epochs | "
-    yield f"| {columns}other walks | epochs | test, time of GRF | published |"
-    yield "|---|---|---|---|" + "--:|" * 8
-    for row in report["rows"].values():
-        if not row.get("epochs", {}).get("seconds"):
-            continue
+    cells = []
+    for row in (row for row in report["rows"].values() if row.get("epochs", {}).get("seconds")):
         first, second = (row.get(part, {}) for part in EQUAL)
         others = first["other walks"]
-        cells = [IMAGES[row["images"]], *(row[key] for key in ("positions", "readout", "method"))]
-        cells += [f"{first['parameters'][0]:,}", str(first["num_epochs"]), f"{statistics.fmean(first['seconds']):.0f}"]
-        cells += [_figure(first, report["seeds"]), "–" if others[0] is None else percent(others)]
-        cells += [str(second.get("num_epochs", "–")), _figure(second, report["seeds"])]
-        yield "| " + " | ".join([*cells, PUBLISHED.get(row["method"], "–")]) + " |"
+        cells.append([IMAGES[row["images"]], *(row[key] for key in ("positions", "readout", "method"))])
+        cells[-1] += [f"{first['parameters'][0]:,}", first["num_epochs"], f"{statistics.fmean(first['seconds']):.0f}"]
+        cells[-1] += [_figure(first, report["seeds"]), "–" if others[0] is None else percent(others)]
+        cells[-1] += [second.get("num_epochs", "–"), _figure(second, report["seeds"])]
+        cells[-1].append(PUBLISHED.get(row["method"], "–"))
+    head = "images | positions | read from | attention | parameters: | epochs: | seconds: | test, equal epochs:"
+    yield from markdown(f"{head} | other walks: | epochs: | test, time of GRF: | published:", cells)
 
 
 def _figure(part: Mapping[str, Any], seeds: int) -> str:
@@ -219,66 +173,31 @@ def _figure(part: Mapping[str, Any], seeds: int) -> str:
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Accuracy of every row, and of GRF by the number of walks, for each kind of images and positions."""
-    rows = [row for row in report["rows"].values() if row.get("epochs", {}).get("seconds")]
-    kinds = list(dict.fromkeys(map(_kind, rows)))
-    names = [name for name in METHODS if name == FIRST or name not in WALKERS.values()]
-    figure, axes = pyplot().subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for number, (kind, color) in enumerate(zip(kinds, PALETTE)):
-        found = {row["method"]: row["epochs"]["test"] for row in rows if _kind(row) == kind}
-        label = f"{IMAGES[kind[0]]}, positions: {kind[1]}, read from {kind[2]}"
-        shown = [name for name in names if name in found]
-        places = [names.index(name) + (number - len(kinds) / 2) * 0.2 for name in shown]
-        means, spread = _points([found[name] for name in shown])
-        axes[0].errorbar(places, means, spread, fmt="o", ms=4, color=color, label=label)
-        walks = [count for count, name in WALKERS.items() if name in found]
-        means, spread = _points([found[WALKERS[count]] for count in walks])
-        axes[1].errorbar(walks, means, spread, fmt="o-", ms=4, color=color, label=label)
-        if "linear" in found:
-            axes[1].axhline(100 * statistics.fmean(found["linear"]), ls=":", color=color)
-    axes[0].set_xticks(range(len(names)), names, rotation=30, ha="right")
-    axes[0].set(ylabel="test accuracy (%)")
-    axes[1].set(xscale="log", xlabel="walks of each pixel", ylabel="test accuracy (%); dotted: linear")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
-    save_plot(figure, path)
-
-
-def _kind(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    return row["images"], row["positions"], row["readout"]
-
-
-def _points(results: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Means and standard deviations in percent."""
-    spread = [100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in results]
-    return [100 * statistics.fmean(values) for values in results], spread
+    """Test accuracies of all runs of equal epochs, with a panel for each kind of images and positions."""
+    panels: dict[str, dict[str, list[float]]] = {}
+    for row in (row for row in report["rows"].values() if row.get("epochs", {}).get("seconds")):
+        title = f"{IMAGES[row['images']]}, positions: {row['positions']}, read from {row['readout']}"
+        panels.setdefault(title, {})[row["method"]] = [100 * value for value in row["epochs"]["test"]]
+    plot_runs(panels, "test accuracy (%)", path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train every method on all images. Write JSON and Markdown after each run, and a plot at the end."""
-    made = table_parser(__doc__ or "", "grf_images", "64 training images, 2 epochs, 1 seed")
+    made = model_parser(__doc__, "grf_images", "64 training images, 2 epochs, 1 seed", METHODS, EPOCHS)
     made.add_argument("--images", nargs="+", choices=list(IMAGES), default=list(IMAGES))
     made.add_argument("--positions", nargs="+", choices=["none", "learned"], default=["none", "learned"])
     made.add_argument("--readouts", nargs="+", choices=list(LAYERS), default=list(LAYERS), help="what is read")
-    made.add_argument(
-        "--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help=f"rows; {FIRST} always"
-    )
     made.add_argument("--equal", nargs="+", choices=EQUAL, default=list(EQUAL), help="comparisons, epochs first")
-    made.add_argument("--seeds", type=positive, default=5, help="runs of each row")
-    made.add_argument("--epochs", type=positive, default=EPOCHS, help="epochs of the first comparison")
     options = read_options(made, arguments)
-    if options.quick:
-        options.seeds, options.epochs = 1, 2
-    path = options.out / "grf_images.json"
-    settings = {"num_epochs": options.epochs, "quick": options.quick}
-    report: dict[str, Any] = {"machine": machine(), "seeds": options.seeds, **settings, "rows": {}}
-    if path.is_file():
-        old = json.loads(path.read_text())
-        if all(old[name] == value for name, value in settings.items()):
-            report = old | {"seeds": options.seeds}
+    report = earlier(options)
     for images in options.images:
-        run_rows(options, images, report)
-    plot(report, options.out / "grf_images.png")
-    print("\n".join(lines(report)))
+        pictures = load_digits(SIDES[images], options.quick)
+        for readout, positions, part in product(options.readouts, options.positions, options.equal):
+            kind = {"images": images, "positions": positions, "readout": readout}
+            run = partial(train, pictures, positions, readout)
+            key = f"{images}, {readout}, positions {positions}"
+            fill_rows(report, kind, key, part, run, FIRST, lines, options)
+    finish(report, lines, plot, options)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ probability of "share"; no choice looks at the test set.
 The same command continues an interrupted one, and keeps finished runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

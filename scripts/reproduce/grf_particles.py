@@ -14,10 +14,6 @@ mean square of the displacement after 8 predicted frames (positions), with the g
 The same command continues an interrupted one.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _bench import described, machine, pyplot, save_json, save_plot
-from _fitting import fill_row, fit, gin, mean_and_spread
-from _tables import EQUAL, SPREAD, positive, read_options, start, table_parser, write_table
+from _bench import described, draw_lines, markdown
+from _fitting import earlier, fill_rows, fit, gin, mean_and_spread, model_parser
+from _tables import EQUAL, SPREAD, finish, read_options, start
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
@@ -40,7 +36,6 @@ from torch_geometric.nn import GCNConv
 from pyg_topomask.datasets import FORCES, AddParticleGraph, ParticleDataset
 from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
 from pyg_topomask.transforms import AddRandomWalks
-from pyg_topomask.viz.drawing import PALETTE
 
 WIDTH, HEADS, LAYERS, HOPS = 24, 2, 4, 3
 EPOCHS, BATCH, RATE, DECAY = 16, 2, 6e-3, 1e-4
@@ -113,9 +108,10 @@ def load_systems(force: str, particles: int, counts: Sequence[int]) -> Systems:
     return Systems(train, val, graphs[counts[0] + counts[1] :], scale)
 
 
-def train(method: Method, systems: Systems, epochs: int, seed: int) -> dict[str, float]:
+def train(systems: Systems, name: str, epochs: int, seed: int) -> dict[str, float]:
     """Train one model; errors on the test set are those of the epoch with the best validation error."""
     torch.manual_seed(seed)
+    method = METHODS[name]
     model = GPSModel(7, method.width, 6, LAYERS, **method.parts)
     loader = DataLoader(systems.train, BATCH, shuffle=True)
 
@@ -159,22 +155,6 @@ def rollout(model: Module, graphs: Sequence[Data], scale: Tensor) -> Iterator[fl
         now = TRANSFORM([rebuild(data) for data in now])
 
 
-def run_rows(options: argparse.Namespace, force: str, particles: int, report: dict[str, Any]) -> None:
-    """Both results of every method for one force and size. Write the report after each run."""
-    counts = (4, 2, 2) if options.quick else (NUM_TRAIN, NUM_VAL, NUM_TEST)
-    systems = load_systems(force, particles, counts)
-    rows, first = report["rows"], f"{force}, {particles}: {FIRST}"
-
-    def save() -> None:
-        save_json(options.out / "grf_particles.json", report)
-        write_table(options, "grf_particles", "\n".join(lines(report)) + "\n")
-
-    for part, name in product(EQUAL, [FIRST, *(name for name in options.methods if name != FIRST)]):
-        row = rows.setdefault(f"{force}, {particles}: {name}", {"force": force, "particles": particles, "method": name})
-        fill_row(row, rows[first], part, partial(train, METHODS[name], systems), options.epochs, options.seeds, save)
-        print(f"{force}, {particles} particles, equal {part}, {name}: {mean_and_spread(row[part]['test'])}")
-
-
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
@@ -182,69 +162,44 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         f"{report['seeds']} seed(s). {SPREAD} Seconds are processor time of the training."
     )
     yield ""
-    yield (
-        "| force | particles | layers | parameters | epochs | seconds | one frame | 8 frames | epochs "
-        "| one frame, equal time | 8 frames, equal time |"
-    )
-    yield "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|"
-    for row in report["rows"].values():
-        if "time" not in row:
-            continue
-        first, second = row["epochs"], row["time"]
-        cells = [row["force"], f"{row['particles']:,}", row["method"], f"{first['parameters'][0]:,}"]
-        cells += [str(first["num_epochs"]), f"{statistics.fmean(first['seconds']):.0f}"]
-        cells += [mean_and_spread(first["test"]), mean_and_spread(first[f"frame {FRAMES}"])]
-        cells += [
-            str(second["num_epochs"]),
-            mean_and_spread(second["test"]),
-            mean_and_spread(second[f"frame {FRAMES}"]),
-        ]
-        yield "| " + " | ".join(cells) + " |"
+    cells = []
+    for row in (row for row in report["rows"].values() if "time" in row):
+        first, second = (row[part] for part in EQUAL)
+        cells.append([row["force"], f"{row['particles']:,}", row["method"], f"{first['parameters'][0]:,}"])
+        cells[-1] += [first["num_epochs"], f"{statistics.fmean(first['seconds']):.0f}", *_errors(first)]
+        cells[-1] += [second["num_epochs"], *_errors(second)]
+    head = "force | particles: | layers | parameters: | epochs: | seconds: | one frame: | 8 frames: | epochs:"
+    yield from markdown(f"{head} | one frame, equal time: | 8 frames, equal time:", cells)
+
+
+def _errors(part: Mapping[str, Any]) -> list[str]:
+    return [mean_and_spread(part[key]) for key in ("test", f"frame {FRAMES}")]
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
     """Error over the frames of a rollout, with a panel for each force and size."""
-    panels = list(dict.fromkeys((row["force"], row["particles"]) for row in report["rows"].values()))
-    size = (5 * len(panels), 4)
-    figure, axes = pyplot().subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
-    drawn = list(METHODS)
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for row in report["rows"].values():
-        axis, number = axes[0, panels.index((row["force"], row["particles"]))], drawn.index(row["method"])
-        errors = [statistics.fmean(row["epochs"][f"frame {i + 1}"]) for i in range(FRAMES)]
-        style = ("o-", "s--")[number // len(PALETTE)]
-        axis.plot(range(1, FRAMES + 1), errors, style, ms=4, color=PALETTE[number % len(PALETTE)], label=row["method"])
-    for axis, (force, particles) in zip(axes[0], panels):
-        axis.set(title=f"{force}, {particles} particles", xlabel="frames", yscale="log")
-        axis.set_ylabel("position error / squared displacement")
-        axis.legend(fontsize=8)
-    save_plot(figure, path)
+        panel = panels.setdefault(f"{row['force']}, {row['particles']} particles", {})
+        errors = (statistics.fmean(row["epochs"][f"frame {frame}"]) for frame in range(1, FRAMES + 1))
+        panel[row["method"]] = list(enumerate(errors, 1))
+    draw_lines(panels, path, "frames", "position error / squared displacement", "y")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train every method under both forces. Write JSON and Markdown after each row, and a plot at the end."""
-    made = table_parser(__doc__ or "", "grf_particles", "8 systems of 32 particles, 2 epochs, 1 seed")
+    """Train every method under both forces. Write JSON and Markdown after each run, and a plot at the end."""
+    made = model_parser(__doc__, "grf_particles", "8 systems of 32 particles, 2 epochs, 1 seed", METHODS, EPOCHS)
     made.add_argument("--forces", nargs="+", choices=FORCES, default=list(FORCES))
     made.add_argument("--particles", nargs="+", type=int, default=[300], help="sizes of the systems")
-    made.add_argument(
-        "--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help=f"rows; {FIRST} always"
-    )
-    made.add_argument("--seeds", type=positive, default=5, help="runs of each row")
-    made.add_argument("--epochs", type=positive, default=EPOCHS, help="epochs of the first comparison")
     options = read_options(made, arguments)
-    if options.quick:
-        options.seeds, options.epochs, options.particles = 1, 2, [32]
-    path = options.out / "grf_particles.json"
-    settings = {"seeds": options.seeds, "num_epochs": options.epochs, "quick": options.quick}
-    report: dict[str, Any] = {"machine": machine(), **settings, "rows": {}}
-    if path.is_file():
-        old = json.loads(path.read_text())
-        if all(old[name] == value for name, value in settings.items()):
-            report = old
-    for force in options.forces:
-        for particles in options.particles:
-            run_rows(options, force, particles, report)
-    plot(report, options.out / "grf_particles.png")
-    print((options.out / "grf_particles.md").read_text())
+    report = earlier(options, "seeds")
+    sizes, counts = ([32], (4, 2, 2)) if options.quick else (options.particles, (NUM_TRAIN, NUM_VAL, NUM_TEST))
+    for force, particles in product(options.forces, sizes):
+        systems, kind = load_systems(force, particles, counts), {"force": force, "particles": particles}
+        for part in EQUAL:
+            run = partial(train, systems)
+            fill_rows(report, kind, f"{force}, {particles}", part, run, FIRST, lines, options)
+    finish(report, lines, plot, options)
 
 
 if __name__ == "__main__":

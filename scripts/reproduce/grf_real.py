@@ -11,8 +11,6 @@ the test set. Without a mask or message passing, a layer knows of the graph only
 The same command continues an interrupted one, and keeps finished runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -17,10 +17,7 @@ running ones.
 The same command continues an interrupted one, and keeps finished runs.
 """
 
-from __future__ import annotations
-
 import argparse
-import csv
 import json
 import shutil
 import statistics
@@ -31,18 +28,17 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from _bench import described, markdown, save_json
 from _folds import run_folder
 from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, error_rate, fit_images, load_digits
 from _tables import (
     CONFIGS,
     SPREAD,
-    described,
-    format_metric,
     mean_and_std,
     plot_runs,
     positive,
+    read_curve,
     read_options,
-    save_json,
     start,
     table_parser,
     tabulate,
@@ -54,6 +50,7 @@ from torch_geometric.utils import scatter
 from pyg_topomask.nn import GPSModel, GRFAttention
 from pyg_topomask.nn.attention import masked
 from pyg_topomask.run import run_config
+from pyg_topomask.run.output.report import format_metric
 from pyg_topomask.transforms import AddRandomWalks
 
 DIGITS = CONFIGS / "masked" / "digits-toeplitz.yaml"
@@ -95,12 +92,6 @@ QUICK = {name: ["gt.layers=1"] if name == "enzymes" else FEW_DIGITS for name in 
 def worst_fall(curve: Sequence[float]) -> float:
     """Smallest ratio of a value to the largest one until then; 1 if the curve never falls."""
     return min((value / best for value, best in zip(curve, accumulate(curve, max)) if best > 0), default=1.0)
-
-
-def read_curve(run: Path) -> list[float]:
-    """Validation accuracy by epoch."""
-    with (run / "metrics.csv").open() as file:
-        return [float(row["val_accuracy"]) for row in csv.DictReader(file)]
 
 
 def largest_ratio(out: Tensor, v: Tensor, batch: Tensor | None) -> float:
@@ -161,7 +152,8 @@ def run_row(dataset: str, normalizer: str, options: argparse.Namespace) -> dict[
         if not stored.is_file():
             save_json(stored, {"largest": max(found, default=None)})
         ratios.append(json.loads(stored.read_text())["largest"])
-    falls = [worst_fall(read_curve(Path(summary["folder"]) / str(seed))) for seed in summary["seeds"]]
+    curves = (read_curve(Path(summary["folder"]) / str(seed), "accuracy", 1.0) for seed in summary["seeds"])
+    falls = [worst_fall([value for _, value in curve]) for curve in curves]
     results = {"test": summary["metrics"]["test_accuracy"], "falls": falls}
     results |= {} if None in ratios else {"ratios": ratios}  # softmax attention has none
     return {"dataset": dataset, "normalizer": normalizer, "epochs": epochs, **results}
@@ -209,19 +201,15 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         f"{report['seeds']} seed(s). {SPREAD}"
     )
     yield ""
-    yield (
-        "| data set | denominator | epochs | test accuracy | lowest | runs that fall by half | worst ratio | "
-        "output / value |"
-    )
-    yield "|---|---|--:|--:|--:|--:|--:|--:|"
+    cells = []
     for row in report["rows"]:
-        values = row["test"]["values"]
-        figure, lowest = mean_and_std("accuracy", values), min(values)
+        values, falls = row["test"]["values"], row["falls"]
         largest = f"{max(row['ratios']):.7g}" if "ratios" in row else "–"
-        fallen = sum(ratio < 0.5 for ratio in row["falls"])
-        cells = [row["dataset"], denominator(row), row["epochs"], figure, format_metric("accuracy", lowest)]
-        cells += [f"{fallen} of {len(row['falls'])}", f"{min(row['falls']):.2f}", largest]
-        yield "| " + " | ".join(map(str, cells)) + " |"
+        figures = mean_and_std("accuracy", values), format_metric("accuracy", min(values))
+        fallen = f"{sum(ratio < 0.5 for ratio in falls)} of {len(falls)}", f"{min(falls):.2f}"
+        cells.append((row["dataset"], denominator(row), row["epochs"], *figures, *fallen, largest))
+    head = "data set | denominator | epochs: | test accuracy: | lowest: | runs that fall by half: | worst ratio:"
+    yield from markdown(f"{head} | output / value:", cells)
 
 
 def denominator(row: Mapping[str, Any]) -> str:
@@ -249,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for dataset in options.datasets
         for normalizer in DENOMINATORS[dataset]
     )
-    tabulate("grf_smooth", {"seeds": options.seeds}, rows, lines, plot, options)
+    tabulate({"seeds": options.seeds}, rows, lines, plot, options)
 
 
 if __name__ == "__main__":

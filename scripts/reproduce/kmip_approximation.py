@@ -12,20 +12,17 @@ The theorem says nothing about single layers, so one is measured apart: the erro
 attention by k, on random queries and keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from _bench import described, machine, pyplot, save_json, save_plot
-from _tables import read_options, start, table_parser, write_table
+from _bench import described, draw_lines, machine, markdown
+from _tables import finish, read_options, start, table_parser
 from torch import Tensor
 
 from pyg_topomask.nn import FullAttention, GPSModel
 from pyg_topomask.ops import masked_softmax_attention, topk_attention
-from pyg_topomask.viz.drawing import PALETTE
 
 TOKENS, SAMPLES, CELLS, SPREAD = 3, 4096, (4, 8, 16, 32, 64), 2.0
 NODES, WIDTH, KEYS, SCALES = 512, 16, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), (1.0, 2.0, 4.0)
@@ -111,21 +108,17 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         "is relative."
     )
     yield ""
-    yield "| | cells or k | error | |"
-    yield "|---|--:|--:|---|"
-    for row in report["rows"]:
-        yield f"| {row['kind']} | {row['size']} | {row['error']:.3f} | {row['note']} |"
+    rows = ((row["kind"], row["size"], f"{row['error']:.3f}", row["note"]) for row in report["rows"])
+    yield from markdown(" | cells or k: | error: | ", rows)
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
     """Errors over the cells of the grid, and over the keys of one layer."""
-    figure, axis = pyplot().subplots(figsize=(6, 4), layout="constrained")
-    for color, kind in zip(PALETTE, dict.fromkeys(row["kind"] for row in report["rows"])):
-        points = [(row["size"], row["error"]) for row in report["rows"] if row["kind"] == kind and row["error"] > 1e-9]
-        axis.plot(*zip(*points), "o-", ms=4, color=color, label=kind)
-    axis.set(xscale="log", yscale="log", xlabel="cells of the grid, or keys of a query", ylabel="error")
-    axis.legend(fontsize=8)
-    save_plot(figure, path)
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for row in report["rows"]:
+        if row["error"] > 1e-9:
+            lines.setdefault(row["kind"], []).append((row["size"], row["error"]))
+    draw_lines({"": lines}, path, "cells of the grid, or keys of a query", "error", "xy")
 
 
 @torch.no_grad()
@@ -137,11 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     target, samples = transformer(), torch.rand(SAMPLES, TOKENS, dtype=torch.float64)
     rows = [approximation(cells, target, samples) for cells in (CELLS[:2] if options.quick else CELLS)]
     rows += [row for scale in SCALES for row in layer_errors(scale)]
-    report = {"machine": machine(), "quick": options.quick, "rows": rows}
-    save_json(options.out / "kmip_approximation.json", report)
-    write_table(options, "kmip_approximation", "\n".join(lines(report)) + "\n")
-    plot(report, options.out / "kmip_approximation.png")
-    print("\n".join(lines(report)))
+    finish({"machine": machine(), "quick": options.quick, "rows": rows}, lines, plot, options)
 
 
 if __name__ == "__main__":

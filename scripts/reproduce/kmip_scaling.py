@@ -8,20 +8,17 @@ new process. A method stops before a size at which one call would take longer th
 Run: python scripts/reproduce/kmip_scaling.py [--quick | --results docs/results] [--limit 60]
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from _bench import described, exponent, in_fresh_process, machine, median_ms, pyplot, save_json, save_plot
-from _tables import read_options, start, table_parser, write_table
+from _bench import described, draw_lines, exponent, in_fresh_process, machine, markdown, milliseconds
+from _tables import finish, read_options, start, table_parser
 from kmip import DATA, TOPK, forward, full, inputs, stages, step
 
 from pyg_topomask.ops import topk_attention
 from pyg_topomask.run.process_memory import peak_mib
-from pyg_topomask.viz.drawing import PALETTE
 
 METHODS = ("k-MIP", "full")
 QUANTITIES = ("forward ms", "training ms", "forward MiB", "training MiB")
@@ -37,7 +34,7 @@ def measure(method: str, kind: str, num_nodes: int, what: str) -> float:
     if what.endswith("MiB"):
         return peak_mib(lambda: call(attend, tensors))
     repeats = 5 if num_nodes <= 10_000 else 3 if num_nodes <= 100_000 else 1
-    return median_ms(lambda: call(attend, tensors), repeats, int(repeats > 1))
+    return milliseconds(lambda: call(attend, tensors), repeats, int(repeats > 1))["wall"]
 
 
 def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[str, Any]]:
@@ -76,17 +73,16 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         f"{report['exponents from N']:,} nodes on."
     )
     yield ""
-    yield "| method | nodes | " + " | ".join(QUANTITIES) + " |"
-    yield "|---|--:|" + "--:|" * len(QUANTITIES)
+    cells = []
     for name, rows in report["rows"].items():
-        for row in rows:
-            yield (
-                f"| {name} | {row['num_nodes']:,} | "
-                + " | ".join(_figure(row[what], ".1f") for what in QUANTITIES)
-                + " |"
-            )
         slopes = report["exponents"][name]
-        yield f"| {name} | exponent | " + " | ".join(_figure(slopes[what], ".2f") for what in QUANTITIES) + " |"
+        cells += [(name, f"{row['num_nodes']:,}", *(_figure(row[what], ".1f") for what in QUANTITIES)) for row in rows]
+        cells.append((name, "exponent", *(_figure(slopes[what], ".2f") for what in QUANTITIES)))
+    yield from markdown(" | ".join(["method", "nodes:", *(f"{what}:" for what in QUANTITIES)]), cells)
+    yield f"\nMilliseconds of each stage at N = {report['stage nodes']:,}:\n"
+    stages = report["stages"]
+    rows = ((kind, *(f"{ms:.1f}" for ms in parts.values())) for kind, parts in stages.items())
+    yield from markdown(" | ".join(["keys", *(f"{stage}:" for stage in next(iter(stages.values())))]), rows)
 
 
 def _figure(value: float | None, form: str) -> str:
@@ -94,25 +90,14 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Draw time and memory over N on logarithmic axes, and the stages as bars."""
-    figure, axes = pyplot().subplots(1, 4, figsize=(16, 3.8), layout="constrained")
-    for axis, what in zip(axes, ("forward ms", "training ms", "training MiB")):
-        for color, (name, rows) in zip(PALETTE, report["rows"].items()):
-            known = [(row["num_nodes"], row[what]) for row in rows if row[what]]
-            slope = report["exponents"][name][what]
-            label = name if slope is None else f"{name}, slope {slope:.2f}"
-            axis.loglog(*zip(*known), "o-", color=color, label=label)
-        axis.set(xlabel="nodes N", ylabel=what, ylim=(None, 300 * axis.get_ylim()[1]))  # room for the legend
-        axis.legend(loc="upper left")
-    parts = report["stages"]
-    bottom = [0.0] * len(parts)
-    for color, stage in zip(PALETTE, next(iter(parts.values()))):
-        values = [part[stage] for part in parts.values()]
-        axes[3].bar(list(parts), values, bottom=bottom, color=color, label=stage)
-        bottom = [a + b for a, b in zip(bottom, values)]
-    axes[3].set(ylabel="ms", title=f"stages at N = {report['stage nodes']:,}")
-    axes[3].legend(loc="upper left", bbox_to_anchor=(1, 1))
-    save_plot(figure, path)
+    """Draw time and memory over N on logarithmic axes."""
+    panels = {
+        what: {
+            name: [(row["num_nodes"], row[what]) for row in rows if row[what]] for name, rows in report["rows"].items()
+        }
+        for what in ("forward ms", "training ms", "training MiB")
+    }
+    draw_lines(panels, path, "nodes N", "", "xy")
 
 
 def main() -> None:
@@ -122,11 +107,8 @@ def main() -> None:
     options = read_options(parser)
     largest = options.largest or (4.0 if options.quick else 6.0)
     sizes = [round(10 ** (i / 2)) for i in range(4, int(2 * largest) + 1)]
-    runs: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        **{f"k-MIP, {kind}": lambda kind=kind: sweep("k-MIP", kind, sizes, 10 * options.limit) for kind in DATA},
-        "full": lambda: sweep("full", "gauss", sizes, options.limit),
-    }
-    rows = {name: run() for name, run in runs.items()}
+    rows = {f"k-MIP, {kind}": sweep("k-MIP", kind, sizes, 10 * options.limit) for kind in DATA}
+    rows["full"] = sweep("full", "gauss", sizes, options.limit)
     smallest = min(31_623, sizes[-1] // 10)  # below, memory is a few MiB, partly held by the allocator already
     exponents = {name: {what: fit(some, what, smallest) for what in QUANTITIES} for name, some in rows.items()}
     stage_nodes = min(31_623, sizes[-1])
@@ -139,13 +121,7 @@ def main() -> None:
         "stage nodes": stage_nodes,
         "stages": {kind: in_fresh_process(stages, kind, stage_nodes) for kind in DATA},
     }
-    for kind, parts in report["stages"].items():
-        print(f"stages, {kind}, N = {stage_nodes:,}, ms:", {stage: round(time, 1) for stage, time in parts.items()})
-    for name, slopes in exponents.items():
-        print(f"{name:16s} exponents", {what: value and round(value, 2) for what, value in slopes.items()})
-    save_json(options.out / "kmip_scaling.json", report)
-    write_table(options, "kmip_scaling", "\n".join(lines(report)) + "\n")
-    plot(report, options.out / "kmip_scaling.png")
+    finish(report, lines, plot, options)
 
 
 if __name__ == "__main__":

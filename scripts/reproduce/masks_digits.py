@@ -11,27 +11,14 @@ mask. GRF has walks that are drawn once per seed and shared by all images, so th
 continues an interrupted one, and keeps finished runs.
 """
 
-from __future__ import annotations
-
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from _tables import (
-    CONFIGS,
-    SPREAD,
-    described,
-    mean_and_std,
-    plot_runs,
-    positive,
-    read_options,
-    start,
-    table_parser,
-    tabulate,
-)
+from _bench import described, markdown
+from _tables import CONFIGS, SPREAD, mean_and_std, plot_runs, positive, read_options, start, table_parser, tabulate
 
 from pyg_topomask.run import run_config
 
@@ -50,21 +37,13 @@ METHODS = {
 IMAGES = {"plain": "8 × 8", "shifted": "shifted on 16 × 16"}
 
 
-def is_finished(folder: Path, seeds: int) -> bool:
-    """Whether all seeds of a row have been run."""
-    path = folder / "summary.json"
-    return path.is_file() and len(json.loads(path.read_text())["seeds"]) >= seeds
-
-
-def run_row(images: str, positions: bool, method: str, options: argparse.Namespace) -> dict[str, Any] | None:
-    """Results of one method on one kind of images; None if only finished rows are asked for."""
+def run_row(images: str, positions: bool, method: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Results of one method on one kind of images."""
     name = images + ("-positions" if positions else "")
     settings = [f"dataset.name={name}", f"optim.max_epoch={options.epochs}", *METHODS[method]]
     if options.quick:
         settings += ["dataset.split=[64,32,32]", "optim.num_warmup_epochs=0"]
     tag = f"{name}-{method}-{options.epochs}" + ("-quick" if options.quick else "")
-    if options.finished and not is_finished(options.out / "runs" / f"{CONFIG.stem}-{tag}", options.seeds):
-        return None
     summary = run_config(CONFIG, options.out / "runs", options.seeds, [*settings, f"name_tag={tag}"])
     return {
         "images": IMAGES[images],
@@ -84,13 +63,12 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         f"{report['seeds']} seed(s), {report['epochs']} epochs. {SPREAD} Minutes are wall time of a run."
     )
     yield ""
-    yield "| images | positions | attention | parameters | test accuracy | minutes |"
-    yield "|---|---|---|--:|--:|--:|"
+    cells = []
     for row in rows:
-        figure = mean_and_std("accuracy", row["test"]["values"])
         minutes = sum(row["seconds"]) / len(row["seconds"]) / 60
-        cells = (row["images"], "encoded" if row["positions"] else "none", row["method"], f"{row['parameters']:,}")
-        yield "| " + " | ".join([*cells, figure, f"{minutes:.1f}"]) + " |"
+        known = row["images"], "encoded" if row["positions"] else "none", row["method"], f"{row['parameters']:,}"
+        cells.append((*known, mean_and_std("accuracy", row["test"]["values"]), f"{minutes:.1f}"))
+    yield from markdown("images | positions | attention | parameters: | test accuracy: | minutes:", cells)
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
@@ -108,7 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made.add_argument("--images", nargs="+", choices=list(IMAGES), default=list(IMAGES), help="kinds of images")
     made.add_argument("--positions", nargs="+", choices=["no", "yes"], default=["no", "yes"], help="encoded or not")
     made.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="rows")
-    made.add_argument("--finished", action="store_true", help="write the rows that are finished, and train nothing")
     made.add_argument("--seeds", type=positive, default=3, help="runs of each row")
     made.add_argument("--epochs", type=positive, default=30, help="epochs of each run")
     options = read_options(made, arguments)
@@ -117,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = product(options.images, options.positions, options.methods)
     rows = (run_row(images, positions == "yes", method, options) for images, positions, method in names)
     settings = {"seeds": options.seeds, "epochs": options.epochs}
-    tabulate("masks_digits", settings, filter(None, rows), lines, plot, options)
+    tabulate(settings, rows, lines, plot, options)
 
 
 if __name__ == "__main__":

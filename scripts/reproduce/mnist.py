@@ -15,9 +15,7 @@ split. The epoch is chosen on the validation part; no choice looks at the test p
 $TOPOMASK_DATA. The same command continues an interrupted one.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from typing import Any
 import torch
 from _bench import read_json
 from _fitting import gin
-from _folds import Comparison, compare, plot_seeds, seed_lines
+from _folds import Comparison
 from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, Pictures, error_rate, fit_images, load_mnist_10k
 from _tables import EQUAL, start
 from torch.nn import Module
@@ -105,6 +103,7 @@ def epochs_of(row: Mapping[str, Any], epochs: int, out: Path) -> int:
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
+    torch.set_num_threads(1)
     torch.manual_seed(run)
     epochs, (patch, positions, _) = epochs_of(row, epochs, out), KINDS[row["dataset"]]
     pictures = pictures_of(patch, out.name == "quick")
@@ -117,25 +116,20 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     return found | {"trained": epochs, "parameters": sum(parameter.numel() for parameter in model.parameters())}
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    what = (
-        "Accuracy (%) after the epoch of the best validation accuracy. Rows of equal time have as many epochs as take "
-        f"the time of the row {FIRST!r}."
-    )
-    return seed_lines(report, what, {"dataset": "images", "method": "layers", "equal": "equal"}, 100, 1)
-
-
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test accuracies of all runs."""
-    plot_seeds(report, "test accuracy (%)", path, 100)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs, and write the table and a plot."""
-    torch.set_num_threads(1)
-    epochs = {name: settings[2] for name, settings in KINDS.items()}
-    compare(Comparison("mnist", epochs, METHODS, 3, make_run, lines, plot, rows), __doc__ or "", arguments)
+COMPARISON = Comparison(
+    __doc__,
+    "mnist",
+    {name: epochs for name, (*_, epochs) in KINDS.items()},
+    METHODS,
+    make_run,
+    "Accuracy (%) after the epoch of the best validation accuracy. Rows of equal time have as many epochs as take the "
+    f"time of the row {FIRST!r}.",
+    {"dataset": "images", "method": "layers", "equal": "equal"},
+    places=1,
+    panel="{dataset}, equal {equal}",
+    rows=rows,
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

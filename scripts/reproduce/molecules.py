@@ -13,27 +13,19 @@ validation set. No setting is tuned, and no choice looks at the test set.
 The same command continues an interrupted one and keeps finished runs.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from _folds import Comparison, compare, difference, machines, run_folder, run_once, schedule, seconds
+from _bench import markdown
+from _folds import Comparison, difference, machines, run_folder, run_once, schedule, seconds
 from _tables import CONFIGS, Curves, mean_and_std, plot_curves, read_curve, start, warmup_of
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """One data set.
-
-    Args:
-        epochs: Number of epochs.
-        metric: Metric of the test set.
-        settings: Overrides of all rows.
-    """
+class DataSet(NamedTuple):
+    """Number of epochs, metric of the test set, and overrides of all rows."""
 
     epochs: int
     metric: str
@@ -93,17 +85,18 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         "of a run with loading and testing, over its number of epochs; median over seeds."
     )
     yield ""
-    yield "| data set | attention | parameters | seeds | epochs | s/epoch | metric | validation | test | difference |"
-    yield "|---|---|--:|--:|--:|--:|---|--:|--:|--:|"
-    rows = report["rows"].values()
+    rows, cells = report["rows"].values(), []
     for row in rows:
         first = next(r for r in rows if r["dataset"] == row["dataset"])
         metric = DATASETS[row["dataset"]].metric
-        cells = [row["dataset"], row["method"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
-        cells += [f"{statistics.median(seconds(row)) / row['epochs'][0]:.0f}", metric]
-        cells += [mean_and_std(metric, row[part]) for part in ("val", "test")]
-        cells.append("–" if row is first else difference(row["test"], first["test"]))
-        yield "| " + " | ".join(map(str, cells)) + " |"
+        known = [row["dataset"], row["method"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
+        figures = [mean_and_std(metric, row[part]) for part in ("val", "test")]
+        figures.append("–" if row is first else difference(row["test"], first["test"]))
+        cells.append([*known, f"{statistics.median(seconds(row)) / row['epochs'][0]:.0f}", metric, *figures])
+    head = (
+        "data set | attention | parameters: | seeds: | epochs: | s/epoch: | metric | validation: | test: | difference:"
+    )
+    yield from markdown(head, cells)
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
@@ -115,18 +108,8 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     plot_curves(panels, path)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs, and write the table and a plot."""
-    made = Comparison(
-        name="molecules",
-        epochs={name: data.epochs for name, data in DATASETS.items()},
-        methods=list(METHODS),
-        runs=3,
-        run=make_run,
-        lines=lines,
-        plot=plot,
-    )
-    compare(made, __doc__ or "", arguments)
+COMPARISON = Comparison(__doc__, "molecules", {name: data.epochs for name, data in DATASETS.items()}, METHODS, make_run)
+main = partial(COMPARISON.main, lines=lines, plot=plot)
 
 
 if __name__ == "__main__":

@@ -11,22 +11,20 @@ Parameters of masks have 25 times the learning rate. The epoch is chosen on the 
 test part. Molecules and parts are read from $TOPOMASK_DATA. The same command continues an interrupted one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting import fit_graphs
-from _folds import Comparison, compare, plot_seeds, seed_lines
+from _fitting import fit_graphs, mlp
+from _folds import Comparison
 from _tables import start
 from torch import Tensor
-from torch.nn import Linear, Module, ReLU, Sequential
+from torch.nn import Module
 from torch.nn.functional import l1_loss
 from torch_geometric.data import Data
 from torch_geometric.datasets import TUDataset
@@ -67,12 +65,9 @@ METHODS = [f"{conv}{name}" for conv in ("", "GINE + ") for name in ATTENTIONS if
 def model_of(method: str, width: int, targets: int) -> GPSModel:
     """The stack of a row."""
     attention = ATTENTIONS[method.removeprefix("GINE + ")]
-    conv = None
-    if method.startswith("GINE"):
-        conv = lambda _: GINEConv(Sequential(Linear(width, width), ReLU(), Linear(width, width)))  # noqa: E731
+    conv = (lambda _: GINEConv(mlp(width))) if method.startswith("GINE") else None
     attn = None if attention is None else (lambda _: attention(width))
-    edges = 4 if conv else None
-    return GPSModel(13, width, targets, LAYERS, conv, attn, edges, "add", head_layers=2)
+    return GPSModel(13, width, targets, LAYERS, conv, attn, 4 if conv else None, "add", head_layers=2)
 
 
 def width_of(method: str, targets: int) -> int:
@@ -118,13 +113,14 @@ def autocorrelations(graph: Data) -> Tensor:
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
+    torch.set_num_threads(1)
     data = parts(row["dataset"], out.name == "quick")
     targets = data["train"][0].y.size(1)
     torch.manual_seed(run)
     model = model_of(row["method"], width_of(row["method"], targets), targets)
-    settings = {"num_walks": 16, "halt_prob": 0.5 if "f = 1" not in row["method"] else 0.2, "max_hops": HOPS}
-    lengths = {"max_length": 10 if "f = 1" in row["method"] else 4}
-    prepare = that_add(model.requires, seed=run, **settings, **lengths)
+    flat = "f = 1" in row["method"]
+    settings = {"num_walks": 16, "halt_prob": 0.2 if flat else 0.5, "max_length": 10 if flat else 4, "max_hops": HOPS}
+    prepare = that_add(model.requires, seed=run, **settings)
     graphs = {name: prepare(part) for name, part in data.items()}
 
     def predict(batch: Any) -> Tensor:
@@ -134,33 +130,19 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     return fit_graphs(model, graphs, predict, l1_loss, l1_loss, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    what = (
-        "Mean absolute errors after the epoch of the least validation error. Autocorrelations are scaled to deviation "
-        "1, and averaged over 1 to 8 bonds."
-    )
-    return seed_lines(report, what, {"dataset": "target", "method": "layers"})
-
-
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test errors of all runs."""
-    plot_seeds(report, "mean absolute error, test", path)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs, and write the table and a plot."""
-    torch.set_num_threads(1)
-    made = Comparison(
-        name="moses",
-        epochs={"logP": EPOCHS, "autocorrelations": EPOCHS},
-        methods=METHODS,
-        runs=3,
-        run=make_run,
-        lines=lines,
-        plot=plot,
-    )
-    compare(made, __doc__ or "", arguments)
+COMPARISON = Comparison(
+    __doc__,
+    "moses",
+    {"logP": EPOCHS, "autocorrelations": EPOCHS},
+    METHODS,
+    make_run,
+    "Mean absolute errors after the epoch of the least validation error. Autocorrelations are scaled to deviation 1, "
+    "and averaged over 1 to 8 bonds.",
+    {"dataset": "target", "method": "layers"},
+    scale=1,
+    label="mean absolute error, test",
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

@@ -10,17 +10,15 @@ Parameters of masks have 25 times the learning rate. The epoch is chosen on the 
 test part. The same command continues an interrupted one.
 """
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from _fitting import fit_graphs, gin
-from _folds import Comparison, compare, plot_seeds, seed_lines
+from _folds import Comparison
 from _tables import start
 from torch import Tensor
 from torch.nn import Module
@@ -85,6 +83,7 @@ def relative_error(found: Tensor, wanted: Tensor) -> Tensor:
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
+    torch.set_num_threads(1)
     torch.manual_seed(run)
     model = model_of(row["method"])
     sizes = {name: count // 8 if out.name == "quick" else count for name, count in GRAPHS.items()}
@@ -97,22 +96,18 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     return fit_graphs(model, parts, predict, mse_loss, relative_error, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    what = "Mean squared error over the variance, after the epoch of the least validation error."
-    return seed_lines(report, what, {"method": "layers"})
-
-
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test errors of all runs."""
-    plot_seeds(report, "mean squared error over variance, test", path)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs, and write the table and a plot."""
-    torch.set_num_threads(1)
-    made = Comparison("near_far", {"share": EPOCHS}, list(METHODS), 3, make_run, lines, plot)
-    compare(made, __doc__ or "", arguments)
+COMPARISON = Comparison(
+    __doc__,
+    "near_far",
+    {"share": EPOCHS},
+    METHODS,
+    make_run,
+    "Mean squared error over the variance, after the epoch of the least validation error.",
+    {"method": "layers"},
+    scale=1,
+    label="mean squared error over variance, test",
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

@@ -11,18 +11,14 @@ it; the part "large" of scripts/bench/attention.py is similar. The same command 
 Run: python scripts/reproduce/primphormer_efficiency.py [--quick | --results docs/results]
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from _bench import described, in_fresh_process, log_axis, machine, pyplot, resumed, save_json, save_plot
-from _tables import positive, read_options, start, table_parser, write_table
+from _bench import described, draw_lines, in_fresh_process, machine, markdown, resumed, save_json
+from _tables import finish, positive, read_options, start, table_parser
 from attention import measure
-
-from pyg_topomask.viz.drawing import PALETTE
 
 DATASETS = ("CIFAR10", "MalNet-Tiny", "PascalVOC-SP", "Peptides-func")
 PUBLISHED = {
@@ -65,40 +61,28 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         f"an epoch is the median of {report['repeats']} steps on one batch, times the steps of an epoch."
     )
     yield ""
-    yield "| data set | method | s/epoch | of Transformer | published | of Transformer | MiB | of Transformer | published GB | of Transformer |"  # noqa: E501
-    yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    cells = []
     for dataset, found in report["rows"].items():
-        rows = typical(found)
-        column, base = DATASETS.index(dataset), rows["Transformer"]
+        rows, column = typical(found), DATASETS.index(dataset)
         for method, row in rows.items():
-            cells = [dataset, "MPNN only" if method == "none" else method]
-            for key, kind in (("epoch_s", 0), ("step_mib", 1)):
-                theirs, their_base = PUBLISHED[method][kind][column], PUBLISHED["Transformer"][kind][column]
-                cells += [f"{row[key]:.1f}" if kind == 0 else f"{row[key]:.0f}", f"{row[key] / base[key]:.2f}"]
-                cells += [f"{theirs}", f"{theirs / their_base:.2f}"]
-            yield "| " + " | ".join(cells) + " |"
+            cells.append([dataset, "MPNN only" if method == "none" else method])
+            for kind, (key, form) in enumerate((("epoch_s", ".1f"), ("step_mib", ".0f"))):
+                theirs, their_base = (PUBLISHED[name][kind][column] for name in (method, "Transformer"))
+                cells[-1] += [format(row[key], form), f"{row[key] / rows['Transformer'][key]:.2f}"]
+                cells[-1] += [theirs, f"{theirs / their_base:.2f}"]
+    head = "data set | method | s/epoch: | of Transformer: | published: | of Transformer: | MiB: | of Transformer:"
+    yield from markdown(f"{head} | published GB: | of Transformer:", cells)
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
     """Draw times as multiples of the Transformer's, ours and the paper's."""
-    found = report["rows"]
-    size = (4 * len(found), 3.6)
-    figure, axes = pyplot().subplots(1, len(found), figsize=size, layout="constrained", squeeze=False)
-    for axis, dataset in zip(axes[0], found):
-        rows = typical(found[dataset])
-        column = DATASETS.index(dataset)
-        ours = [row["epoch_s"] / rows["Transformer"]["epoch_s"] for row in rows.values()]
-        paper = [PUBLISHED[name][0][column] / PUBLISHED["Transformer"][0][column] for name in rows]
-        for shift, values, label, color in ((-0.2, ours, "here", PALETTE[0]), (0.2, paper, "paper, GPU", PALETTE[1])):
-            heights, lengths = [row + shift for row in range(len(rows))], [value - 1 for value in values]
-            axis.barh(heights, lengths, 0.4, left=1, label=label, color=color)  # a logarithmic axis has no zero
-        axis.axvline(1, color="black", lw=0.8)
-        axis.set_yticks(range(len(rows)), ["MPNN only" if name == "none" else name for name in rows])
-        axis.invert_yaxis()
-        axis.set(title=dataset, xlabel="seconds per epoch, Transformer = 1")
-        log_axis(axis)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    save_plot(figure, path)
+    panels = {}
+    for dataset, found in report["rows"].items():
+        rows, column = typical(found), DATASETS.index(dataset)
+        base, their_base = rows["Transformer"]["epoch_s"], PUBLISHED["Transformer"][0][column]
+        paper = [(name, PUBLISHED[name][0][column] / their_base) for name in rows]
+        panels[dataset] = {"here": [(name, row["epoch_s"] / base) for name, row in rows.items()], "paper, GPU": paper}
+    draw_lines(panels, path, "", "seconds per epoch, Transformer = 1", "y", columns=2)
 
 
 def main() -> None:
@@ -109,12 +93,8 @@ def main() -> None:
     options = read_options(parser)
     datasets = options.datasets or (["Peptides-func"] if options.quick else list(DATASETS))
     rounds, repeats = (1, 1) if options.quick else (options.rounds, options.repeats)
-    path = options.out / "primphormer_efficiency.json"
-    report = measured(path, rounds, repeats, datasets)
-    text = "\n".join(lines(report)) + "\n"
-    write_table(options, "primphormer_efficiency", text)
-    plot(report, path.with_suffix(".png"))
-    print(text)
+    report = measured(options.out / f"{options.name}.json", rounds, repeats, datasets)
+    finish(report, lines, plot, options)
 
 
 if __name__ == "__main__":

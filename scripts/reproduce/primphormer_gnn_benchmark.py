@@ -6,8 +6,6 @@ validation epoch next to the published one. The same command continues an interr
 Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick | --results docs/results] [--datasets …] [--seeds 4]
 """
 
-from __future__ import annotations
-
 from _tables import Published, parser, read_options, reproduce, start
 from _tables import lines as lines
 from _tables import plot as plot
@@ -23,7 +21,7 @@ TABLE = {
 
 def main() -> None:
     options = read_options(parser(__doc__, list(TABLE), "primphormer_gnn_benchmark"))
-    reproduce("primphormer_gnn_benchmark", TABLE, options)
+    reproduce(TABLE, options)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ A report NAME.json gives the table of the page NAME.md by ``lines(report)`` of t
 ``plot(report, path)``. The text before the table stays, and so do pages without a report. Nothing is run.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -15,15 +15,15 @@ and configs/primphormer, with the settings there. Nodes of social graphs have a 
 The same command continues an interrupted one and keeps finished runs.
 """
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _folds import Comparison, compare, difference, errica_fold, interval, machines, run_once, schedule, seconds
-from _tables import CONFIGS, mean_and_std, plot_runs, start
+from _bench import markdown
+from _folds import Comparison, difference, errica_fold, interval, machines, run_once, schedule, seconds
+from _tables import CONFIGS, mean_and_std, start
 
 METHODS = {
     "baseline": ["gt.layer_type=None+None"],
@@ -124,46 +124,28 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         "many more epochs."
     )
     yield ""
-    yield (
-        "| data set | method | parameters | folds | epochs | seconds | accuracy | 95 % interval | to the baseline | "
-        "to GIN | published |"
+    head = (
+        "data set | method | parameters: | folds: | epochs: | seconds: | accuracy: | 95 % interval: | to the baseline:"
     )
-    yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
-    rows = report["rows"]
-    for row in rows.values():
-        dataset, method, test = row["dataset"], row["method"], row["test"]
-        span = interval([100 * value for value in test])
-        cells = [dataset, method, f"{row['parameters'][0]:,}", len(test), row["epochs"][0]]
-        cells += [f"{statistics.fmean(seconds(row)):.1f}"]
-        cells += [mean_and_std("accuracy", test)]
-        cells.append(f"{span[0]:.1f} to {span[1]:.1f}" if span else "–")
-        for other in ("baseline", "GIN"):
-            others = rows.get(f"{dataset}: {other}", {"test": []})["test"]
-            cells.append("–" if other == method else difference(test, others))
-        yield "| " + " | ".join(map(str, [*cells, PUBLISHED[dataset.removesuffix(LONG)].get(method, "–")])) + " |"
+    cells = (_cells(row, report["rows"]) for row in report["rows"].values())
+    yield from markdown(f"{head} | to GIN: | published:", cells)
 
 
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test accuracies of all runs, with a panel for each data set."""
-    panels: dict[str, dict[str, list[float]]] = {}
-    for row in report["rows"].values():
-        panels.setdefault(row["dataset"], {})[row["method"]] = [100 * value for value in row["test"]]
-    plot_runs(panels, "test accuracy (%)", path)
+def _cells(row: Mapping[str, Any], rows: Mapping[str, Any]) -> list[Any]:
+    dataset, method, test = row["dataset"], row["method"], row["test"]
+    span = interval([100 * value for value in test])
+    known = [dataset, method, f"{row['parameters'][0]:,}", len(test), row["epochs"][0]]
+    figures = [f"{statistics.fmean(seconds(row)):.1f}", mean_and_std("accuracy", test)]
+    figures.append(f"{span[0]:.1f} to {span[1]:.1f}" if span else "–")
+    for other in ("baseline", "GIN"):
+        others = rows.get(f"{dataset}: {other}", {"test": []})["test"]
+        figures.append("–" if other == method else difference(test, others))
+    return [*known, *figures, PUBLISHED[dataset.removesuffix(LONG)].get(method, "–")]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs, and write the table and a plot."""
-    made = Comparison(
-        name="tu_folds",
-        epochs=EPOCHS,
-        methods=list(METHODS),
-        runs=10,
-        run=make_run,
-        lines=lines,
-        plot=plot,
-        default=[dataset for dataset in EPOCHS if not dataset.endswith(LONG)],
-    )
-    compare(made, __doc__ or "", arguments)
+SHORT = [dataset for dataset in EPOCHS if not dataset.endswith(LONG)]
+COMPARISON = Comparison(__doc__, "tu_folds", EPOCHS, METHODS, make_run, runs=10, default=SHORT)
+plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
 
 
 if __name__ == "__main__":

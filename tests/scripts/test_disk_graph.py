@@ -23,8 +23,3 @@ def test_small_graphs_are_measured(scripts, monkeypatch, tmp_path, capsys):
     assert 18_000 < rows["2000"]["edges"] < 20_000
     assert all(row[work]["seconds"] > 0 and row[work]["own"] > 0 for row in rows.values() for work in bench.WORKS)
     assert "| exponent | |" in capsys.readouterr().out
-
-
-def test_exponents_are_slopes_in_logarithms(scripts):
-    rows = {str(nodes): {"part": {"seconds": 3 * nodes**0.5}} for nodes in (10, 100, 1000)}
-    assert scripts("disk_graph").exponent(rows, "part") == pytest.approx(0.5)

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from pyg_topomask.testing import OperatorCase
-
 FOLDER = Path(__file__).parents[2] / "scripts" / "reproduce"
 sys.path.insert(0, str(FOLDER))
 images = importlib.import_module("_images")
@@ -86,21 +84,11 @@ def test_walks_are_frozen_or_redrawn(script):
     assert {"walk", "walk_key", "walk_table1", "walk_table1_key"} <= names  # a set of walks for each layer
 
 
-class TestRepeatedOperator(OperatorCase):
-    equivariant = False
-    batch = ("path", "path")
-    moved = "isolated"
-    graphs = {name: OperatorCase.graphs[name] for name in ("path", "isolated")}  # noqa: RUF012
-    matrix = torch.linspace(-1, 2, 32, dtype=torch.float64).view(2, 4, 4)
-
-    def build(self, data, matrix=None):
-        return images.RepeatedOperator(self.matrix if matrix is None else matrix, data.num_nodes // 4)
-
-    def reference(self, data):
-        return torch.stack([torch.block_diag(*[head] * (data.num_nodes // 4)) for head in self.matrix])
-
-    def parameters(self, data):
-        return {"matrix": self.matrix}
+def test_dense_features_are_the_same_mask_for_all_images(script):
+    mask = images.DenseFeaturesMask(9, heads=2)
+    dense = mask(images.Grids(3).batch(2)).to_dense()
+    product = mask.features @ mask.features.mT
+    torch.testing.assert_close(dense, torch.stack([torch.block_diag(head, head) for head in product]))
 
 
 def test_images_of_mnist_are_cut_into_patches(monkeypatch, tmp_path):

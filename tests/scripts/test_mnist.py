@@ -31,8 +31,8 @@ def test_a_trial_has_both_comparisons_and_is_resumed(script, tmp_path, monkeypat
     arguments = ["--quick", "--datasets", "patches"]
     with pytest.raises(script.RunError, match="rows of equal time need those of 'GRF'"):
         script.main([*arguments, "--out", str(tmp_path / "part"), "--methods", "GIN"])
-    monkeypatch.setattr(script, "METHODS", ["GRF", "GIN", "none, elu1"])
-    script.main([*arguments, "--out", str(tmp_path / "whole")])
+    arguments += ["--methods", "GRF", "GIN", "none, elu1", "--out", str(tmp_path / "whole")]
+    script.main(arguments)
     report = json.loads((tmp_path / "whole/quick/mnist.json").read_text())
     rows = {(row["method"], row["equal"]): row for row in report["rows"].values()}
     wanted = [("GRF", "epochs"), *((name, part) for name in ("GIN", "none, elu1") for part in ("epochs", "time"))]
@@ -40,6 +40,6 @@ def test_a_trial_has_both_comparisons_and_is_resumed(script, tmp_path, monkeypat
     share = rows["GRF", "epochs"]["seconds"][0] / rows["GIN", "epochs"]["seconds"][0]
     assert rows["GIN", "time"]["trained"] == [max(2, min(round(2 * share), 20))]
     monkeypatch.setattr(script, "fit_images", lambda *_: pytest.fail("finished runs are kept"))
-    script.main([*arguments, "--out", str(tmp_path / "whole")])
+    script.main(arguments)
     assert script.rows("pixels", "grid heat") == {}
     assert torch.get_num_threads() == 1

@@ -38,7 +38,7 @@ def reproduce(tables, tmp_path, *options):
     out = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "docs/results")]
     parsed = tables.parser("", list(table), "test").parse_args([*options, *out])
     parsed.quick = True  # which the command line refuses with --results
-    tables.reproduce("test", table, parsed)
+    tables.reproduce(table, parsed)
     return json.loads((tmp_path / "out/test.json").read_text())["rows"]
 
 
