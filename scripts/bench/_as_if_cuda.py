@@ -38,11 +38,11 @@ DEVICE = torch.device("cuda:7")  # what is stored for a device is not found by c
 KERNELS = {
     **dict.fromkeys(("_unique2", "unique_dim"), 9),
     **dict.fromkeys(("unique_consecutive", "index_put", "index_put_", "_index_put_impl_", "randperm"), 5),
-    **dict.fromkeys(("embedding_dense_backward",), 5),
+    "embedding_dense_backward": 5,
     **dict.fromkeys(("sort", "argsort", "masked_select", "bincount", "repeat_interleave"), 4),
     **dict.fromkeys(("nonzero", "topk", "sparse_sampled_addmm", "masked_scatter", "masked_scatter_"), 3),
     **dict.fromkeys(("cumsum", "native_batch_norm", "native_batch_norm_backward", "scatter_reduce", "equal"), 2),
-    **dict.fromkeys(("native_layer_norm_backward",), 2),
+    "native_layer_norm_backward": 2,
     "_linalg_eigh": 20,
 }
 """Kernels of one call on CUDA (CUB, cuSPARSE, cuSOLVER), where it is not one."""
@@ -52,15 +52,8 @@ WAITS |= {"equal", "_linalg_eigh"}
 FREE = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "lift_fresh", "_unsafe_view"}
 FREE |= {"_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe", "_assert_async", "resize_", "detach"}
 ON_HOST = {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"}  # take tensors of both devices
-SIZES = {
-    "PAIRS",
-    "HEADS",
-    "WIDTH",
-    "CHANNELS",
-    "QUERIES",
-    "KEYS",
-    "DIM",
-}  # constants that Triton wants as powers of two
+SIZES = {"PAIRS", "HEADS", "WIDTH", "CHANNELS", "QUERIES", "KEYS", "DIM"}
+"""Constants that Triton wants as powers of two."""
 
 
 class WrongDeviceError(RuntimeError):

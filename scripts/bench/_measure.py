@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.cache import replacing
@@ -98,6 +99,13 @@ def save_plot(figure: Any, path: Path) -> None:
     figure.savefig(path, dpi=150)
     pyplot().close(figure)
     print(f"wrote {path}")
+
+
+def ring_with_bridges(num_nodes: int) -> Tensor:
+    """A ring of atoms with a bridge at every sixth: its bonds in one direction, ``[2, E]``."""
+    ring = torch.arange(num_nodes)
+    bridges = torch.stack([ring[::6], (ring[::6] + 5) % num_nodes])
+    return torch.cat([torch.stack([ring, (ring + 1) % num_nodes]), bridges], dim=1)
 
 
 def peptides(count: int) -> list[Data] | None:

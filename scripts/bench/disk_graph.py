@@ -10,15 +10,13 @@ that of the process after the work: ``own`` is anonymous, ``mapped`` are pages o
 Run: python scripts/bench/disk_graph.py [--quick] [--nodes 100000 1000000] [--folder /tmp]
 """
 
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import bench_parser, described, exponent, in_fresh_process, machine, markdown, save_json
+from _measure import bench_parser, described, exponent, in_fresh_process, machine, markdown, milliseconds, save_json
 from torch import Tensor
 
 from pyg_topomask.data import DiskGraph, save_edges
@@ -28,7 +26,6 @@ from pyg_topomask.run.walk_shards import prepare, write_shard
 from pyg_topomask.transforms import AddRandomWalks
 
 COMMUNITY, FEATURES, STARTS, REPEATS = 1_000, 16, 2**14, 7
-WORKS = ("make", "prepare", "part", "neighborhoods", "shard")
 
 
 def edges(num_nodes: int) -> Iterator[Tensor]:
@@ -42,64 +39,49 @@ def edges(num_nodes: int) -> Iterator[Tensor]:
         yield torch.stack([one, torch.where(torch.rand(one.shape, generator=draw) < 0.8, near, far)])
 
 
-def make(folder: Path, num_nodes: int) -> list[float]:
+def make(folder: Path, num_nodes: int) -> Iterator[None]:
     """Write the graph from a stream, with features and classes."""
-
-    def features() -> Iterator[Tensor]:
-        draw = torch.Generator().manual_seed(1)
-        for nodes in torch.arange(num_nodes).split(2**20):
-            yield torch.randn(nodes.numel(), FEATURES, generator=draw)
-
-    classes = (nodes // COMMUNITY % 10 for nodes in torch.arange(num_nodes).split(2**20))
-    begin = time.process_time()
-    save_edges(folder, edges(num_nodes), num_nodes, {"x": features(), "y": classes}, undirected=True)
-    return [time.process_time() - begin]
+    draw = torch.Generator().manual_seed(1)
+    blocks = torch.arange(num_nodes).split(2**20)
+    features = (torch.randn(nodes.numel(), FEATURES, generator=draw) for nodes in blocks)
+    classes = (nodes // COMMUNITY % 10 for nodes in blocks)
+    yield save_edges(folder, edges(num_nodes), num_nodes, {"x": features, "y": classes}, undirected=True)
 
 
-def prepare_walks(folder: Path, num_nodes: int) -> list[float]:
+def prepare_walks(folder: Path, num_nodes: int) -> Iterator[None]:
     """The passes over all edges before the first shard."""
-    begin = time.process_time()
-    prepare(folder.with_name("walks"), DiskGraph(folder), AddRandomWalks(seed=0), {"shards": num_nodes // STARTS})
-    return [time.process_time() - begin]
+    shards = {"shards": num_nodes // STARTS}
+    yield prepare(folder.with_name("walks"), DiskGraph(folder), AddRandomWalks(seed=0), shards)
 
 
-def repeated(work: Callable[[int], Any]) -> list[float]:
-    """Processor seconds of several calls after the first."""
-    found = []
-    for number in range(REPEATS + 1):
-        begin = time.process_time()
-        work(number)
-        found.append(time.process_time() - begin)
-    return found[1:]
-
-
-def part(folder: Path, num_nodes: int) -> list[float]:
+def part(folder: Path, num_nodes: int) -> Iterator[Any]:
     """Parts of 16 of the communities."""
-    draw = torch.Generator().manual_seed(0)
-    parts = GraphParts(DiskGraph(folder), 1, 0)
-    chosen = torch.randint(num_nodes // COMMUNITY, (REPEATS + 1, 16), generator=draw)
-    nodes = (chosen[:, :, None] * COMMUNITY + torch.arange(COMMUNITY)).flatten(1)
-    return repeated(lambda number: parts.source.subgraph(nodes[number].unique()))
+    draw, parts = torch.Generator().manual_seed(0), GraphParts(DiskGraph(folder), 1, 0)
+    for chosen in torch.randint(num_nodes // COMMUNITY, (REPEATS + 1, 16), generator=draw):
+        yield parts.source.subgraph((chosen[:, None] * COMMUNITY + torch.arange(COMMUNITY)).flatten().unique())
 
 
-def neighborhoods(folder: Path, num_nodes: int) -> list[float]:
+def neighborhoods(folder: Path, num_nodes: int) -> Iterator[Any]:
     """Batches of 256 targets."""
     targets = torch.randint(num_nodes, (256 * (REPEATS + 1),), generator=torch.Generator().manual_seed(0))
-    batches = iter(WalkNeighborLoader(DiskGraph(folder), targets, transform=AddRandomWalks(seed=0)))
-    return repeated(lambda number: next(batches))
+    return iter(WalkNeighborLoader(DiskGraph(folder), targets, transform=AddRandomWalks(seed=0)))
 
 
-def shard(folder: Path, num_nodes: int) -> list[float]:
+def shard(folder: Path, num_nodes: int) -> Iterator[Any]:
     """Shards of start nodes."""
     shards = num_nodes // STARTS
-    return repeated(lambda number: write_shard(folder.with_name("walks"), number * shards // (REPEATS + 1), shards))
+    for number in range(REPEATS + 1):
+        yield write_shard(folder.with_name("walks"), number * shards // (REPEATS + 1), shards)
+
+
+WORKS = {"make": make, "prepare": prepare_walks, "part": part, "neighborhoods": neighborhoods, "shard": shard}
 
 
 def measure(work: str, folder: Path, num_nodes: int) -> dict[str, float]:
-    """Time and memory of one kind of work."""
+    """Time and memory of one kind of work; whole passes are made once, and others several times."""
     torch.set_num_threads(1)
-    works = {"make": make, "prepare": prepare_walks, "part": part, "neighborhoods": neighborhoods, "shard": shard}
-    seconds = statistics.median(works[work](folder, num_nodes))
+    steps, counts = WORKS[work](folder, num_nodes), (1, 0) if work in ("make", "prepare") else (REPEATS, 1)
+    seconds = milliseconds(lambda: next(steps), *counts)["cpu"] / 1e3
     lines = [line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]]
     mib = {name.rstrip(":"): int(size) / 1024 for name, size, *_ in lines}
     return {"seconds": seconds, "own": mib["Anonymous"], "mapped": mib["Rss"] - mib["Anonymous"]}

@@ -111,12 +111,12 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
     }
 
 
-def floor(mib: float, milliseconds: float) -> dict[str, float]:
+def floor(mib: float, measured: float) -> dict[str, float]:
     """The least time of moving so much memory, from the measured bandwidth of reading, and a step's time over it."""
     array = torch.ones(2**25)  # 128 MiB, more than caches hold
     bandwidth = array.numel() * 4 / 2**30 / (milliseconds(array.sum, 9)["cpu"] / 1e3)
     least = mib / 1024 / bandwidth * 1e3
-    return {"GiB/s": bandwidth, "floor, ms": least, "chosen / floor": milliseconds / least}
+    return {"GiB/s": bandwidth, "floor, ms": least, "chosen / floor": measured / least}
 
 
 def moved_mib(num_nodes: int, num_pairs: int, num_coeffs: int) -> dict[str, float]:

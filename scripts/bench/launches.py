@@ -44,11 +44,8 @@ class PyGModel(Module):
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.encoder, self.edges, self.head = (
-            Linear(CHANNELS, CHANNELS),
-            Linear(CHANNELS, CHANNELS),
-            Linear(CHANNELS, OUT),
-        )
+        self.encoder, self.edges = (Linear(CHANNELS, CHANNELS) for _ in range(2))
+        self.head = Linear(CHANNELS, OUT)
         self.layers = ModuleList(
             GPSConv(CHANNELS, gine(), heads=HEADS, dropout=0.1, attn_type=kind) for _ in range(LAYERS)
         )

@@ -28,11 +28,13 @@ from _measure import (
     keep_memory,
     machine,
     markdown,
+    ring_with_bridges,
     save_json,
 )
 from grf import knn_sphere
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import to_undirected
 
 from pyg_topomask.nn import GRFAttention
 from pyg_topomask.ops import sample_walks
@@ -99,11 +101,8 @@ def steps(graph: Data, repeats: int, library: str | None) -> dict[str, dict[str,
 
 
 def molecule(num_nodes: int) -> Data:
-    """A ring of atoms with a bridge at every sixth."""
-    ring = torch.arange(num_nodes)
-    bonds = torch.stack([ring, (ring + 1) % num_nodes])
-    one_way = torch.cat([bonds, torch.stack([ring[::6], (ring[::6] + 5) % num_nodes])], dim=1)
-    return Data(edge_index=torch.cat([one_way, one_way.flip(0)], dim=1), num_nodes=num_nodes)
+    """A graph of `ring_with_bridges`."""
+    return Data(edge_index=to_undirected(ring_with_bridges(num_nodes)), num_nodes=num_nodes)
 
 
 def small(repeats: int) -> dict[str, float]:

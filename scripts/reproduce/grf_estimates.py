@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from _bench import draw_lines, markdown
+from _bench import draw_lines, markdown, ring_with_bridges
 from _tables import described, finish, machine, read_options, start, table_parser
 from rich.progress import track
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dense_adj
+from torch_geometric.utils import barabasi_albert_graph, grid, remove_self_loops, to_dense_adj, to_undirected
 
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.ops.hops import hop_pairs
@@ -67,15 +67,12 @@ def graphs(size: int) -> dict[str, Data]:
     near = torch.cdist(points, points).topk(5, largest=False).indices[:, 1:]
     knn = torch.stack([torch.arange(size).repeat_interleave(4), near.flatten()])
     side = round(size**0.5)
-    ring = torch.arange(size)
-    bonds = torch.stack([ring, (ring + 1) % size])  # a ring of atoms with bridges between every sixth
-    bridges = torch.stack([ring[::6], (ring[::6] + 5) % size])
     torch.manual_seed(0)
     np.random.seed(0)  # PyG draws the power-law graph from NumPy's global state
     found = {
         "kNN": knn,
         "grid": grid(side, side)[0],
-        "molecule": torch.cat([bonds, bridges], 1),
+        "molecule": ring_with_bridges(size),
         "power law": barabasi_albert_graph(size, 2),
     }
     return {
@@ -85,8 +82,7 @@ def graphs(size: int) -> dict[str, Data]:
 
 
 def _simple(edge_index: Tensor) -> Tensor:
-    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
-    return coalesce(torch.cat([edge_index, edge_index.flip(0)], 1))
+    return to_undirected(remove_self_loops(edge_index)[0])
 
 
 def normalized(data: Data) -> Tensor:
