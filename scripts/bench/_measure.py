@@ -154,6 +154,8 @@ def machine() -> dict[str, Any]:
     if info.exists():
         names = [line.split(":", 1)[1] for line in info.read_text().splitlines() if line.startswith("model name")]
         model = names[0].strip() if names else model
+    if torch.cuda.is_available():
+        model = f"{torch.cuda.get_device_name()} beside {model}"
     return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 

@@ -7,8 +7,9 @@
 Targets: penalised logP, as in the ZINC benchmark, and Moreau-Broto autocorrelations of electronegativity at 1 to 8
 bonds, which are computed from the graph, so that a mask of distances must win there. Four layers, 4 heads, kernel
 ``elu1``, batches of 128, 30 epochs, AdamW with a one-cycle schedule; widths give all rows about as many parameters.
-Parameters of masks have 25 times the learning rate. The epoch is chosen on the validation part; no choice looks at the
-test part. Molecules and parts are read from $TOPOMASK_DATA. The same command continues an interrupted one.
+Parameters of masks have 25 times the learning rate. Rows with RWSE add the random-walk encoding of 16 steps to the
+types of atoms. The epoch is chosen on the validation part; no choice looks at the test part. Molecules and parts are
+read from $TOPOMASK_DATA. The same command continues an interrupted one.
 """
 
 import json
@@ -29,6 +30,7 @@ from torch.nn.functional import l1_loss
 from torch_geometric.data import Data
 from torch_geometric.datasets import TUDataset
 from torch_geometric.nn import GINEConv
+from torch_geometric.transforms import AddRandomWalkPE, Compose
 
 from pyg_topomask.nn import FullAttention, GPSModel, GRFMask, HopMask, KMIPAttention, MaskedAttention
 from pyg_topomask.ops.hops import hop_pairs
@@ -36,7 +38,7 @@ from pyg_topomask.run import RunError
 from pyg_topomask.transforms import that_add
 
 LAYERS, HEADS, BATCH, EPOCHS, RATE, DECAY, PARAMETERS = 4, 4, 128, 30, 2e-3, 1e-2, 180_000
-HOPS = 8
+HOPS, WALK_STEPS = 8, 16
 ELECTRONEGATIVITY = torch.tensor([0, 0, 0.89, 0, 0, 0.49, 0.49, 0.89, 1.43, 0.03, 0.49, 0.41, 0.61])
 """Pauling's, relative to carbon, of the 13 types of atoms: C, C, O, C, C, N, N, O, F, S, N, Br, Cl."""
 
@@ -60,14 +62,16 @@ ATTENTIONS: dict[str, Attention | None] = {
     "Transformer": lambda width: FullAttention(width, HEADS),
 }
 METHODS = [f"{conv}{name}" for conv in ("", "GINE + ") for name in ATTENTIONS if conv or name != "none"]
+METHODS += [f"RWSE + {name}" for name in ("hop", "GINE + none", "GINE + half hop", "GINE + hop")]
 
 
 def model_of(method: str, width: int, targets: int) -> GPSModel:
     """The stack of a row."""
-    attention = ATTENTIONS[method.removeprefix("GINE + ")]
-    conv = (lambda _: GINEConv(mlp(width))) if method.startswith("GINE") else None
+    attention = ATTENTIONS[method.removeprefix("RWSE + ").removeprefix("GINE + ")]
+    conv = (lambda _: GINEConv(mlp(width))) if "GINE" in method else None
     attn = None if attention is None else (lambda _: attention(width))
-    return GPSModel(13, width, targets, LAYERS, conv, attn, 4 if conv else None, "add", head_layers=2)
+    channels = 13 + (WALK_STEPS if method.startswith("RWSE") else 0)
+    return GPSModel(channels, width, targets, LAYERS, conv, attn, 4 if conv else None, "add", head_layers=2)
 
 
 def width_of(method: str, targets: int) -> int:
@@ -121,10 +125,12 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     flat = "f = 1" in row["method"]
     settings = {"num_walks": 16, "halt_prob": 0.2 if flat else 0.5, "max_length": 10 if flat else 4, "max_hops": HOPS}
     prepare = that_add(model.requires, seed=run, **settings)
+    if row["method"].startswith("RWSE"):
+        prepare = Compose([AddRandomWalkPE(WALK_STEPS, attr_name=None), prepare])
     graphs = {name: prepare(part) for name, part in data.items()}
 
     def predict(batch: Any) -> Tensor:
-        edges = batch.edge_attr if row["method"].startswith("GINE") else None
+        edges = batch.edge_attr if "GINE" in row["method"] else None
         return model(batch.x, batch.edge_index, batch.batch, batch, edges)
 
     return fit_graphs(model, graphs, predict, l1_loss, l1_loss, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
