@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
@@ -49,14 +46,6 @@ class FinishedRun:
         """The results by seed and split."""
         return {seed_and_split(result): result for result in self.results.values()}
 
-    def curves(self) -> list[dict[str, np.ndarray]]:
-        """The columns of ``metrics.csv`` of each seed; a run without training has none.
-
-        Raises:
-            RunError: If a file is damaged.
-        """
-        return [read_metrics(folder / "metrics.csv") for folder in self.results if (folder / "metrics.csv").exists()]
-
 
 def find_run(source: str | Path) -> FinishedRun:
     """The run in a results folder, or in the folder of one seed.
@@ -77,18 +66,3 @@ def find_run(source: str | Path) -> FinishedRun:
     started = sum((seed / "config.yaml").exists() for seed in seed_folders(path))
     first = read_config(next(iter(results)) / "config.yaml")
     return FinishedRun(path.resolve().name, path, first, results, started - len(results))
-
-
-def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a file ``metrics.csv``.
-
-    Raises:
-        RunError: If it is damaged.
-    """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            names, *rows = csv.reader(file)
-        columns = dict(zip(names, np.array(rows, dtype=float).T, strict=True))
-        return {"epoch": columns.pop("epoch"), **columns}
-    except (OSError, ValueError, KeyError, csv.Error) as error:
-        raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); run that seed again") from None

@@ -87,11 +87,10 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
         ],
     ),
     "compare": (
-        "print a table of finished runs with paired differences, and draw metric against time",
+        "print a table of finished runs with paired differences",
         [
             ("runs RUN", "results folder, or folder of a seed", {"nargs": "+"}),
             ("--baseline RUN", "the run that the others are compared with (default: the first)", {}),
-            ("--out FILE", "picture of the validation metric by training time", {}),
         ],
     ),
     "predict": (

@@ -65,7 +65,11 @@ class SeedRun:
             raise RunError(f"{key}: {problem}")
         self.sampling_transforms = build_sampling_transforms(self.config, seed)
         reset_peak()  # so that the recorded peak does not include earlier seeds
-        splits = self._prepare(dataset, display)
+        job = display.job(f"{self.title}: preparing graphs", len(dataset))
+        splits = prepare(
+            self.config, dataset, seed, self.sampling_transforms, lambda doing, done: job.update(done, doing)
+        )
+        job.remove()
         torch.manual_seed(seed)
         module = self._build_module(splits)
         if is_main():  # written only now, so that a run that fails before does not claim the folder for its config
@@ -77,13 +81,6 @@ class SeedRun:
                 self._infer(module, splits, display)
             else:
                 self._train(module, splits, display)
-
-    def _prepare(self, dataset: LoadedDataset, display: Display) -> Splits:
-        job = display.job(f"{self.title}: preparing graphs", len(dataset))
-        tick = lambda doing, done: job.update(done, doing)  # noqa: E731
-        splits = prepare(self.config, dataset, self.config.seed, self.sampling_transforms, tick)
-        job.remove()
-        return splits
 
     def _build_module(self, splits: Splits) -> GraphModule:
         """The model at its final width, with pretrained weights if the config names a run."""

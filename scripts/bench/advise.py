@@ -74,7 +74,7 @@ def compare(name: str, attention: str, seconds: float, epochs: int) -> dict[str,
     trial = advise(str(path), [attention], seconds, extra)[attention]
     if trial.problem:
         raise SystemExit(f"{name}, {attention}: {trial.problem}")
-    settings = candidates(load(path).config, [attention])[0].settings
+    settings = candidates(load(path).config, [attention])[attention]
     return {"predicted": vars(trial), "measured": in_fresh_process(measured, path, [*extra, *settings], epochs)}
 
 

@@ -138,12 +138,12 @@ ONES, EDGE = torch.ones(2, 5), torch.tensor([[0], [1]])
     ("content", "message"),
     [
         (None, "must be train, val, test, all, or a file that torch.save has written"),
-        ([1, 2], "must contain a torch_geometric Data or a list of them (got list)"),
-        ([], "must contain a torch_geometric Data or a list of them (got list)"),
+        ([1, 2], "must hold a Data or a list of them (got list)"),
+        ([], "must hold a Data or a list of them (got list)"),
         ([Data(x=ONES[:, :3], edge_index=EDGE)], "'x' must have 5 columns, as in training"),
         ([Data(x=ONES, edge_index=EDGE.float())], "'edge_index' must hold integers"),
         ([Data(x=ONES, edge_index=EDGE, pos=torch.ones(1, n)) for n in (2, 3)], ": Sizes of tensors must match"),
-        (print, "cannot be read: it refers to"),
+        (print, "could not be read: UnreadableFileError: "),
     ],
 )
 def test_data_that_do_not_fit_are_refused(run, tmp_path, capsys, content, message):

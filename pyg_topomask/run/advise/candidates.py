@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.run.config import Config
@@ -15,21 +14,11 @@ _OWN_MASKS = ("grf", "rwgnk")
 """Masks of GRF and GKAT, which are attentions already; they are not tried a second time as masks."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """An attention to try.
-
-    Args:
-        name: Its name, such as ``KMIP`` or ``Masked:heat``; ``none`` for message passing alone.
-        settings: What to add to the config, as on the command line.
-    """
-
-    name: str
-    settings: tuple[str, ...]
-
-
-def candidates(config: Config, only: Sequence[str] = ()) -> list[Candidate]:
+def candidates(config: Config, only: Sequence[str] = ()) -> dict[str, list[str]]:
     """Message passing alone, every attention, and every mask, beside the convolutions of a config.
+
+    Returns:
+        By a name such as ``KMIP``, ``Masked:heat`` or ``none``, what to add to the config, as on the command line.
 
     Args:
         config: The config.
@@ -48,11 +37,11 @@ def candidates(config: Config, only: Sequence[str] = ()) -> list[Candidate]:
         raise RunError(
             f"--attention: nothing is called {unknown!r}; there are {choices}." + did_you_mean(unknown, layers)
         )
-    found = []
+    found = {}
     for name in only or layers:
         attention, mask = layers[name]
         settings = [f"gt.layer_type={convs}+{attention}"]
         settings += [f"{MASK_KEY}={mask}"] if mask is not None and mask != config.topomask.mask else []
         settings += [] if config.model.type in ("GPSModel", "MultiModel") else ["model.type=GPSModel"]
-        found.append(Candidate(name, tuple(settings)))
+        found[name] = settings
     return found

@@ -24,7 +24,7 @@ from pyg_topomask.nn import Mask
 from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import LoadedDataset
-from pyg_topomask.run.data.loaders import Served, Splits, build_splits, loaders, ready_loader
+from pyg_topomask.run.data.loaders import Served, Splits, loaders, prepare, ready_loader
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.sampling import build_sampling_transforms
@@ -162,7 +162,8 @@ def _measure(config: Config, sample: Sample, eval_period: int) -> Trial:
     given, nodes = sum(map(_bytes, graphs)), sum(int(graph.num_nodes or 0) for graph in graphs)
     dataset, begin = LoadedDataset(graphs, sample.task, parts, sample.resample), time.perf_counter()
     steps = build_sampling_transforms(config, config.seed)
-    splits = build_splits(config, dataset, graphs, cast(Any, parts or sample.masks), steps, cache=False)
+    features = graphs, cast(Any, parts or sample.masks), ()
+    splits = prepare(config, dataset, config.seed, steps, features=features, cache=False)
     prepare_s = (time.perf_counter() - begin) / nodes * sample.nodes
     prepared = splits.train if splits.is_one_graph else [*splits.train, *splits.val]
     stored = sum(map(_bytes, prepared))
@@ -171,9 +172,9 @@ def _measure(config: Config, sample: Sample, eval_period: int) -> Trial:
     watch, measure = _Stopwatch(), peak_cuda_mib if uses_cuda(config) else peak_mib
     with tempfile.TemporaryDirectory() as folder:
         trial.step_mib = measure(lambda: _train(trial, config, splits, sample, watch, Path(folder)))
-    trial.step_s = fmean(watch.train)
-    train, val = (count * fmean(seconds) for count, seconds in zip(watch.steps, (watch.train, watch.val)))
-    trial.epoch_s = train + val / eval_period + watch.fixed()
+    train, val, rest = (fmean(seconds) for seconds in watch.seconds.values())
+    trial.step_s = train / len(sample.train)
+    trial.epoch_s = watch.times[0] * train + watch.times[1] * val / eval_period + rest
     return trial
 
 
@@ -190,13 +191,14 @@ def _train(trial: Trial, config: Config, splits: Splits, sample: Sample, watch: 
     callbacks = [EpochSeed(config.seed, 0, splits.set_epoch), Recorder(folder, config, lambda *_: None), watch]
     if splits.is_one_graph:
         train, val, _ = loaders(config, splits, config.seed)
-        watch.steps = len(train), len(val)
+        watch.times = max(1.0, len(train) / MOST_BATCHES), 1.0
     else:
         ends = list(accumulate(map(len, sample.train)))
         batches = [list(range(end - len(graphs), end)) for graphs, end in zip(sample.train, ends)]
         served = Served(splits.train, splits.serve_transforms)
         train = DataLoader(served, batch_sampler=batches, num_workers=config.num_workers, collate_fn=collate)
-        val, watch.steps = ready_loader(splits.val, config.train.batch_size), sample.steps
+        val = ready_loader(splits.val, config.train.batch_size)
+        watch.times = sample.steps[0] / len(batches), sample.steps[1]
     trial.hops = _mean_hops(module.model, next(iter(train)))
     trainer = build_trainer(config, callbacks=callbacks, limit_train_batches=MOST_BATCHES, default_root_dir=folder)
     trainer.fit(module, train, val)
@@ -209,47 +211,36 @@ def _mean_hops(model: Module, batch: Data) -> float | None:
 
 
 class _Stopwatch(pl.Callback):
-    """Measures the seconds of each training step and validation step, with its collation, of all epochs but the first.
+    """Measures the seconds of training, validation and the rest, such as checkpoints, in all epochs but the first.
 
     Attributes:
-        steps: Number of training and validation steps of an epoch of the run.
+        seconds: One number for each epoch and part.
+        times: How many times the run has the batches of the trial, in training and in validation.
     """
 
     def __init__(self) -> None:
-        self.train: list[float] = []
-        self.val: list[float] = []
-        self.steps = (1, 1)
-        self._last = self._begin = 0.0
+        self.seconds: dict[str, list[float]] = {"train": [], "val": [], "rest": []}
+        self.times = (1.0, 1.0)
+        self._last = 0.0
+
+    def _lap(self, part: str, epoch: int) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        before, self._last = self._last, _now()
+        if epoch > 0:
+            self.seconds[part].append(self._last - before)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
-        self._last = _now()
-        if trainer.current_epoch == 1:
-            self._begin = self._last
+        self._lap("rest", trainer.current_epoch - 1)
 
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        self._record(self.train, trainer.current_epoch)
+    def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
+        self._lap("train", trainer.current_epoch)
 
-    def on_validation_start(self, *_: Any) -> None:
-        self._last = _now()
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
+        self._lap("val", trainer.current_epoch)
 
-    def on_validation_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        self._record(self.val, trainer.current_epoch)
-
-    def on_train_end(self, *_: Any) -> None:
-        self._last = _now()
-
-    def _record(self, steps: list[float], epoch: int) -> None:
-        now = _now()
-        if epoch > 0:
-            steps.append(now - self._last)
-        self._last = now
-
-    def fixed(self) -> float:
-        """Seconds that an epoch takes in addition to its steps, such as for metrics and checkpoints."""
-        return max(0.0, self._last - self._begin - sum(self.train + self.val)) / (_EPOCHS - 1)
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
+        self._lap("rest", trainer.current_epoch)
 
 
-def _now() -> float:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()
+_now = time.perf_counter

@@ -79,15 +79,15 @@ def advise(
     # CUDA reserves many times the address space that it uses.
     bounds: dict[str, Any] = {"timeout": _PATIENCE + 10 * seconds, "mib": None if cuda else _SAFETY * available_mib()}
     job = shown.job("attentions tried", len(chosen))
-    for done, candidate in enumerate(chosen):
-        job.update(done, f"now {candidate.name}")
+    for done, (name, settings) in enumerate(chosen.items()):
+        job.update(done, f"now {name}")
         try:
-            trial = in_process(run_trial, values, candidate.settings, modules, sample, seconds, **bounds)
+            trial = in_process(run_trial, values, settings, modules, sample, seconds, **bounds)
         except ProcessFailedError as error:
             trial = Trial(problem=f"the trial {error}")
         if trial.step_mib is not None:
             trial.total_mib = trial.step_mib + (0.0 if cuda else resident_mib() + trial.stored_mib)
-        found[candidate.name] = trial
+        found[name] = trial
     job.remove()
     return dict(sorted(found.items(), key=lambda item: (item[1].problem != "", item[1].epoch_s)))
 

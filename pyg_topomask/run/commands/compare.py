@@ -1,14 +1,13 @@
-"""``topomask compare``: a table of finished runs with paired differences, and a picture of metric against time."""
+"""``topomask compare``: a table of finished runs with paired differences."""
 
 from __future__ import annotations
 
 import math
-import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -16,20 +15,11 @@ from scipy import stats
 from pyg_topomask.run.config.schema import LOWER_IS_BETTER
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.finished_run import FinishedRun, find_run
-from pyg_topomask.run.output.files import output_path, write_output
 from pyg_topomask.run.output.progress import standard_output
 from pyg_topomask.run.output.report import DEVIATION, PERCENT, format_metric, headline, titled_table
-from pyg_topomask.viz import plot_curves
-from pyg_topomask.viz.drawing import literal
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CONFIDENCE = 0.95
 """Level of the confidence intervals."""
-
-TIME = "training time (s)"
-"""Horizontal axis of the picture."""
 
 _DATA_KEYS = ("format", "task", "task_type", "num_graphs", "num_nodes", "slic_compactness")
 
@@ -78,13 +68,9 @@ class Comparison:
 
 def main(arguments: Namespace, rest: list[str]) -> int:
     """Run the command."""
-    out = None if arguments.out is None else output_path(arguments.out)
-    runs, position = find_runs(arguments.runs, arguments.baseline)
-    comparison = compare(runs, position)
+    comparison = compare(*find_runs(arguments.runs, arguments.baseline))
     table = titled_table(comparison.title, columns(comparison), "\n".join(comparison.caption))
     standard_output().print(table)
-    if out is not None:
-        print(write_output(out, picture(runs, comparison)), file=sys.stderr)
     return 0
 
 
@@ -95,11 +81,8 @@ def find_runs(sources: Sequence[str | Path], baseline: str | Path | None = None)
         RunError: If a run is not found.
     """
     runs = {run.folder.resolve(): run for run in map(find_run, sources)}
-    names = [run.name for run in runs.values()]
     if baseline is None:
         return list(runs.values()), 0
-    if names.count(str(baseline)) == 1 and not Path(baseline).expanduser().exists():
-        return list(runs.values()), names.index(str(baseline))
     chosen = find_run(baseline)
     folder = chosen.folder.resolve()
     runs = runs if folder in runs else {folder: chosen, **runs}
@@ -216,57 +199,31 @@ def columns(comparison: Comparison) -> dict[str, list[str]]:
     """The cells of each column as text, by the column's name; columns without any value are left out."""
     rows, metric = comparison.rows, comparison.metric
     unit, points = (" (%)", " (points)") if metric in PERCENT else ("", "")
-    shown: dict[str, Callable[[Row], str]] = {
-        "run": lambda row: row["name"],
-        comparison.kind: lambda row: str(row["seeds"]),
-        f"test {metric}{unit}": lambda row: format_metric(metric, row["mean"], row["std"]),
-        f"difference{points}": lambda row: _signed(metric, row["difference"]),
-        "95 % interval": lambda row: f"{_signed(metric, row['low'])} to {_signed(metric, row['high'])}",
-        "parameters": lambda row: f"{row['parameters']:,}",
-        "wall s/epoch": lambda row: f"{row['seconds_per_epoch']:.{3 if row['seconds_per_epoch'] < 1 else 1}f}",
-        "memory MiB": lambda row: f"{row['memory_mib']:,.0f}",
-        "CUDA MiB": lambda row: f"{row['cuda_mib']:,.0f}",
-    }
-    needs = {
-        f"difference{points}": "difference",
-        "95 % interval": "low",
-        "memory MiB": "memory_mib",
-        "CUDA MiB": "cuda_mib",
-    }
     found = {
-        name: ["–" if row[needs.get(name, "name")] is None else cell(row) for row in rows]
-        for name, cell in shown.items()
+        "run": [row["name"] for row in rows],
+        comparison.kind: [str(row["seeds"]) for row in rows],
+        f"test {metric}{unit}": [format_metric(metric, row["mean"], row["std"]) for row in rows],
+        f"difference{points}": [_signed(metric, row["difference"]) for row in rows],
+        "95 % interval": [_interval(metric, row["low"], row["high"]) for row in rows],
+        "parameters": [_whole(row["parameters"]) for row in rows],
+        "wall s/epoch": [f"{time:.{3 if time < 1 else 1}f}" for time in (row["seconds_per_epoch"] for row in rows)],
+        "memory MiB": [_whole(row["memory_mib"]) for row in rows],
+        "CUDA MiB": [_whole(row["cuda_mib"]) for row in rows],
     }
     return {name: cells for name, cells in found.items() if {*cells} != {"–"}}
 
 
-def _signed(metric: str, value: float) -> str:
+def _interval(metric: str, low: float | None, high: float | None) -> str:
+    return "–" if low is None else f"{_signed(metric, low)} to {_signed(metric, high)}"
+
+
+def _whole(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _signed(metric: str, value: float | None) -> str:
     """A difference of two values of a metric, with its sign."""
+    if value is None:
+        return "–"
     text = format_metric(metric, value).replace("-", "−")
     return text if text.startswith("−") else f"+{text}"
-
-
-def picture(runs: Sequence[FinishedRun], comparison: Comparison) -> Figure:
-    """The validation metric by training time: the mean over seeds with a band of one standard deviation.
-
-    Files of a run contain no time for each epoch. The time of epoch e is (e + 1) times the mean time of an epoch.
-
-    Raises:
-        RunError: If no run was trained.
-    """
-    key, scale = f"val_{comparison.metric}", 100 if comparison.metric in PERCENT else 1
-    curves = {}
-    for run, row in zip(runs, comparison.rows):
-        seeds = [
-            {TIME: (seed["epoch"] + 1) * run.seconds_per_epoch, key: scale * seed[key]}
-            for seed in run.curves()
-            if key in seed
-        ]
-        if seeds:
-            curves[literal(row["name"])] = seeds
-    if not curves:
-        raise RunError("--out: no run has a metrics.csv to draw; runs without training have none")
-    label = f"validation {comparison.metric}{' (%)' if scale == 100 else ''}"
-    figure = plot_curves(curves, [key], [label], x=TIME)
-    figure.axes[0].set_title(literal(comparison.dataset))
-    return figure

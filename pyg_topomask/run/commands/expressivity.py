@@ -32,8 +32,6 @@ ENCODINGS: dict[str, Callable[[int], list[BaseTransform]]] = {
 }
 """Transforms by the name of the encoding, as functions of the number of steps or eigenvectors."""
 
-SHOWN_CLASSES, SHOWN_GRAPHS = 5, 8
-
 _FEATURES_ONLY = """\
 An upper bound for models whose attention reads only node features; attention with a mask may distinguish more pairs \
 (--mask)."""
@@ -126,11 +124,5 @@ def expressivity_table(report: PairReport, encoding: str, name: str, mask: str =
     total = report.non_isomorphic
     shares += [f"{100 * count / total:.2f} %" if total else "–" for count in list(counts.values())[len(shares) :]]
     columns = {"": list(counts), "pairs": [f"{count:,}" for count in counts.values()], "of non-isomorphic": shares}
-    lines = [_FEATURES_ONLY if mask == "none" else _WITH_MASK.format(mask)]
-    classes = sorted(report.classes_with, key=len, reverse=True)
-    lines += ["graphs that are not distinguished:"] if classes else []
-    for members in classes[:SHOWN_CLASSES]:
-        rest = f", … ({len(members)})" if len(members) > SHOWN_GRAPHS else ""
-        lines.append(f"  {', '.join(map(str, members[:SHOWN_GRAPHS]))}{rest}")
-    lines += [f"and {len(classes) - SHOWN_CLASSES} more"] if len(classes) > SHOWN_CLASSES else []
-    return titled_table(f"{name}: {report.num_graphs:,} graphs", columns, "\n".join(lines))
+    caption = _FEATURES_ONLY if mask == "none" else _WITH_MASK.format(mask)
+    return titled_table(f"{name}: {report.num_graphs:,} graphs", columns, caption)

@@ -1,13 +1,11 @@
-"""``topomask list``: every name that a config may use, with the class behind it and the library it comes from."""
+"""``topomask list``: every name that a config may use, with the class behind it."""
 
 from __future__ import annotations
 
 import inspect
 from argparse import Namespace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pyg_topomask import __version__
 from pyg_topomask.datasets.registry import REGISTERED
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
 from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
@@ -65,12 +63,7 @@ def _loader(load: Any) -> Any:
 
 
 def source_of(entry: Any) -> str:
-    """The full name of a class or function, and the version of its library."""
+    """The full name of a class or function."""
     module = inspect.getmodule(entry)
     home = module.__name__ if module is not None else type(entry).__module__
-    library = home.partition(".")[0]
-    try:
-        release = __version__ if library == "pyg_topomask" else version(library)
-    except PackageNotFoundError:  # a user's module
-        release = "?"
-    return f"{home}.{getattr(entry, '__qualname__', type(entry).__qualname__)} ({library} {release})"
+    return f"{home}.{getattr(entry, '__qualname__', type(entry).__qualname__)}"

@@ -17,6 +17,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import index_to_mask
 
 from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.data.formats.own import read_graphs
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts
 from pyg_topomask.run.errors import RunError, storage_errors
@@ -26,7 +27,6 @@ from pyg_topomask.run.output.report import rounded
 from pyg_topomask.run.output.saved import unfinished_note
 from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.trained_model import OpenedRun, open_run
-from pyg_topomask.tensor_files import UnreadableFileError, load_tensors
 
 
 class Items(NamedTuple):
@@ -74,7 +74,13 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     note = unfinished_note(run.folder)
     if note is not None:
         shown.print(note)
-    items = _of_the_run(run, data) if data in (*PARTS, "all") else _of_a_file(Path(data).expanduser())
+    if data in (*PARTS, "all"):
+        items = _of_the_run(run, data)
+    elif Path(data).expanduser().is_file():
+        graphs = read_graphs(Path(data).expanduser())
+        items = Items(graphs, range(len(graphs)))
+    else:
+        raise RunError(f"--data must be {', '.join(PARTS)}, all, or a file that torch.save has written (got {data})")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     job = shown.job("predicting", len(items.graphs))
@@ -101,21 +107,6 @@ def _of_the_run(run: OpenedRun, part: str) -> Items:
         return Items([dataset.graphs[0]], [0], nodes, run.config.val.sampler != "full_batch")
     numbers = range(len(dataset)) if part == "all" else parts[part]
     return Items([dataset.graphs[i] for i in numbers], list(numbers))
-
-
-def _of_a_file(path: Path) -> Items:
-    try:
-        found = load_tensors(path)
-    except FileNotFoundError:
-        choices = f"{', '.join(PARTS)}, all, or a file that torch.save has written"
-        raise RunError(f"--data must be {choices} (got {path}, which does not exist)") from None
-    except UnreadableFileError as error:
-        raise RunError(f"--data: {error}") from None
-    graphs = [found] if isinstance(found, Data) else found
-    if not isinstance(graphs, (list, tuple)) or not graphs or not all(isinstance(graph, Data) for graph in graphs):
-        kind = type(found).__name__
-        raise RunError(f"--data: {path} must contain a torch_geometric Data or a list of them (got {kind})")
-    return Items(graphs, range(len(graphs)))
 
 
 def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any]]]:

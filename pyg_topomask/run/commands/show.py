@@ -78,23 +78,42 @@ class View:
 
 def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     """Run the command."""
-    where = arguments.graph, arguments.layer, arguments.head, arguments.node
-    place = arguments.config, *where, arguments.checkpoint, overrides
+    names = ("config", "graph", "layer", "head", "node", "checkpoint")
+    place = {name: getattr(arguments, name) for name in names} | {"overrides": overrides}
     if arguments.kind in TABLES:
-        standard_output().print(TABLES[arguments.kind](load_view(*place, whole_batch=True)))
+        standard_output().print(TABLES[arguments.kind](load_view(**place, whole_batch=True)))
     if arguments.kind in TABLES and (arguments.out is None or arguments.kind not in PICTURES):
         return 0
     if arguments.out is None:
         raise RunError(f"show {arguments.kind} needs --out FILE, the picture to write")
     out = output_path(arguments.out)
     with Display(error_output()) as display, display.working("drawing"):
-        figure = picture(arguments.kind, *place)
+        figure = picture(arguments.kind, **place)
     print(write_output(out, figure))
     return 0
 
 
-def picture(
-    kind: str,
+def picture(kind: str, config: str | Path, **place: Any) -> Figure:
+    """Draw the attention, the mask or the reach of the mask of one layer.
+
+    Args:
+        kind: ``"attention"``: the weights of the layer's first attention as a matrix, and those of one node on the
+            graph. ``"mask"``: the same of a topological mask. ``"reach"``: the share of a row's mass by hop, on a batch
+            of graphs.
+        config: YAML file.
+        **place: Further arguments of `load_view`.
+
+    Raises:
+        RunError: If a setting is wrong; the message says what to change.
+    """
+    view = load_view(config, whole_batch=kind in TABLES, **place)
+    try:
+        return PICTURES[kind](view)
+    except ValueError as error:  # the graph is too large to be drawn
+        raise RunError(f"graph {place.get('graph', 0)}: {error}") from error
+
+
+def load_view(
     config: str | Path,
     graph: int = 0,
     layer: int = 0,
@@ -102,13 +121,11 @@ def picture(
     node: int | None = None,
     checkpoint: str | Path | None = None,
     overrides: Sequence[str] = (),
-) -> Figure:
-    """Draw the attention, the mask or the reach of the mask of one layer.
+    whole_batch: bool = False,
+) -> View:
+    """The model of a config and one graph of its data set, or a batch that begins with this graph.
 
     Args:
-        kind: ``"attention"``: the weights of the layer's first attention as a matrix, and those of one node on the
-            graph. ``"mask"``: the same of a topological mask. ``"reach"``: the share of a row's mass by hop, on a batch
-            of graphs.
         config: YAML file.
         graph: Number of the graph in the data set.
         layer: Number of the layer, from 0.
@@ -117,30 +134,10 @@ def picture(
         checkpoint: ``best.ckpt`` of a run of this config, or its folder. If :obj:`None`, the model is untrained with
             weights drawn from the config's seed, and the title says so.
         overrides: Settings that override the file's.
+        whole_batch: Whether to load a batch.
 
     Raises:
         RunError: If a setting is wrong; the message says what to change.
-    """
-    view = load_view(config, graph, layer, head, node, checkpoint, overrides, whole_batch=kind in TABLES)
-    try:
-        return PICTURES[kind](view)
-    except ValueError as error:  # the graph is too large to be drawn
-        raise RunError(f"graph {graph}: {error}") from error
-
-
-def load_view(
-    config: str | Path,
-    graph: int,
-    layer: int,
-    head: int,
-    node: int | None,
-    checkpoint: str | Path | None,
-    overrides: Sequence[str],
-    whole_batch: bool = False,
-) -> View:
-    """The model of a config and one graph of its data set, or a batch that begins with this graph.
-
-    Arguments and errors are those of `picture`.
     """
     parsed, _ = check_config(config, overrides)
     checked = parsed.config

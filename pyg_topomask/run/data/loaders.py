@@ -28,12 +28,13 @@ from pyg_topomask.run.training.trainer import uses_cuda
 from pyg_topomask.transforms import AddRandomWalks, precompute
 from pyg_topomask.transforms.base import apply_all
 
+Features = tuple[list[Data], tuple[Any, Any, Any], tuple[Mapping[str, Any], ...]]
+"""Graphs with features, the parts of the split, and constants of fitted features: the result of `read_features`."""
+
 Tick = Callable[[str, int], Any]
 """Shows progress: what is done with the graphs, and the number of graphs that are done."""
 
-# Graphs that get their walks between two ticks of the progress bar: few at first, so that walks that will not fit into
-# memory are noticed early, then twice as many each time.
-_FIRST_GRAPHS, _GRAPHS_TOGETHER = 32, 512
+_GRAPHS_TOGETHER = 256  # graphs that get their walks between two ticks of the progress bar
 
 
 @dataclass
@@ -94,38 +95,24 @@ def prepare(
     seed: int,
     sampling_transforms: Sequence[BaseTransform],
     tick: Tick = lambda doing, done: None,
+    features: Features | None = None,
+    cache: bool = True,
 ) -> Splits:
     """Split the data set for one seed, compute encodings and draw walks.
 
-    Encodings are functions of a graph and are kept in the cache folder. If a graph is served in parts, its encodings
-    are computed on the whole graph, and walks are drawn on each part.
-    """
-    graphs, parts, fitted = read_features(config, dataset, seed)
-    return build_splits(config, dataset, graphs, parts, sampling_transforms, tick, fitted=fitted)
-
-
-def build_splits(
-    config: Config,
-    dataset: LoadedDataset,
-    graphs: Sequence[Data],
-    parts: tuple[Any, Any, Any],
-    sampling_transforms: Sequence[BaseTransform],
-    tick: Tick = lambda doing, done: None,
-    fitted: tuple[Mapping[str, Any], ...] = (),
-    cache: bool = True,
-) -> Splits:
-    """The part of `prepare` that follows the features: encodings, walks and the split.
+    Encodings are functions of a graph. If a graph is served in parts, its encodings are computed on the whole graph,
+    and walks are drawn on each part.
 
     Args:
         config: The config.
-        dataset: The data set of the graphs.
-        graphs: Graphs with the features that the model takes.
-        parts: Indices of the training, validation and test graphs, or masks of nodes for a single graph.
+        dataset: The data set.
+        seed: Seed of the split.
         sampling_transforms: What draws walks, edges and trees.
         tick: Shows progress.
-        fitted: Constants of the fitted features.
+        features: Result of `read_features`; computed here if :obj:`None`.
         cache: Whether encodings are kept in the cache folder.
     """
+    graphs, parts, fitted = features or read_features(config, dataset, seed)
     if config.train.sampler != "full_batch" and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
     encodings = build_encodings(config)
@@ -135,7 +122,7 @@ def build_splits(
     redrawn = [step for step in sampling_transforms if _is_redrawn(step, config)]
     once = [step for step in sampling_transforms if step not in redrawn]
     in_evaluation = redrawn if config.val.sampler == "full_batch" else []  # otherwise drawn when a part is cut
-    graphs, evaluated = _drawn(config, list(graphs), once, in_evaluation, tick)
+    graphs, evaluated = _drawn(config, graphs, once, in_evaluation, tick)
     if dataset.is_one_graph:
         seen = (graphs[0], evaluated[0], evaluated[0])
         train, val, test = ([_with_counted(graph, counted)] for graph, counted in zip(seen, parts))
@@ -173,22 +160,18 @@ def _drawn(
     """The graphs after the transforms ``once``, and these graphs as evaluations see them."""
     drawn: list[Data] = []
     evaluated: list[Data] = []
-    together = _FIRST_GRAPHS
-    while len(drawn) < len(graphs):
-        some = graphs[len(drawn) : len(drawn) + together]
+    for start in range(0, len(graphs), _GRAPHS_TOGETHER):
+        some = graphs[start : start + _GRAPHS_TOGETHER]
         with refusing_graphs(config):
             new = apply_all(once, some)
             drawn += new
             evaluated += apply_all(in_evaluation, new)
         check_memory(config, some, evaluated[-len(some) :], len(graphs) - len(drawn))
         tick("walks, edges and trees", len(drawn))
-        together = min(2 * together, _GRAPHS_TOGETHER)
     return drawn, evaluated
 
 
-def read_features(
-    config: Config, dataset: LoadedDataset, seed: int
-) -> tuple[list[Data], tuple[Any, Any, Any], tuple[Mapping[str, Any], ...]]:
+def read_features(config: Config, dataset: LoadedDataset, seed: int) -> Features:
     """The graphs with the features that the model takes, and the parts of the split.
 
     Returns:
@@ -269,21 +252,19 @@ class Joined(Served):
 
     Args:
         graphs: The graphs.
-        batch_size: Number of graphs in a batch of all processes; :obj:`None` serves each graph without collation.
+        batch_size: Number of graphs in a batch of all processes.
     """
 
-    def __init__(self, graphs: Sequence[Data], batch_size: int | None) -> None:
+    def __init__(self, graphs: Sequence[Data], batch_size: int) -> None:
         super().__init__(graphs)
         self.batch_size = batch_size
         self.replace(graphs)
 
     def replace(self, graphs: Sequence[Data]) -> None:
         """Serve other graphs from now on."""
-        self.graphs = self.batches = graphs
-        if self.batch_size is not None:
-            starts = range(0, len(graphs), self.batch_size)
-            shares = [list(graphs[start : start + self.batch_size])[rank() :: world_size()] for start in starts]
-            self.batches = [collate(share) for share in shares if share]
+        starts = range(0, len(graphs), self.batch_size)
+        shares = [list(graphs[start : start + self.batch_size])[rank() :: world_size()] for start in starts]
+        self.graphs, self.batches = graphs, [collate(share) for share in shares if share]
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -292,7 +273,7 @@ class Joined(Served):
         return [self.batches[index] for index in indices]
 
 
-def ready_loader(graphs: Sequence[Data], batch_size: int | None) -> DataLoader:
+def ready_loader(graphs: Sequence[Data], batch_size: int) -> DataLoader:
     """A loader for evaluations, whose batches are collated once."""
     return DataLoader(Joined(graphs, batch_size), batch_size=1, collate_fn=single)
 
@@ -328,7 +309,7 @@ def evaluation_loaders(config: Config, splits: Splits, names: Sequence[str] = PA
         parts = graph_parts(config, splits.train[0], config.seed, splits.serve_transforms)
         return [evaluation_loader(parts, chosen[0], common) for chosen in sets]
     if splits.is_one_graph:
-        return [ready_loader(chosen, None) for chosen in sets]
+        return [DataLoader(Served(chosen), batch_size=1, collate_fn=single) for chosen in sets]
     for name, size in splits.sizes.items():
         if size < world_size():
             raise RunError(f"dataset.split: the {name} part has {size} graphs for {world_size()} processes")

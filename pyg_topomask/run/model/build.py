@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,8 +49,8 @@ def build_stack(config: Config) -> GPSStack:
     return GPSStack(
         gt.dim_hidden,
         gt.layers,
-        conv=_branches(lambda name, layer: build_conv(config, name, layer), convs),
-        attn=_branches(lambda name, layer: build_attention(config, name, layer), attentions),
+        conv=lambda layer: [build_conv(config, name, layer) for name in convs],
+        attn=lambda layer: [build_attention(config, name, layer) for name in attentions],
         norm=_norm(config),
         dropout=gt.dropout,
         act=config.gnn.act,
@@ -137,8 +136,3 @@ def build_head(config: Config, out_channels: int, level: str) -> Module:
         pool=pool,
         **({} if name in _GRAPHGYM_HEADS else {"dropout": config.gnn.dropout, "act": config.gnn.act}),
     )
-
-
-def _branches(build: Callable[[str, int], Module], names: list[str]) -> Callable[[int], list[Module]]:
-    """A function of the layer's number that builds its convolutions or attentions; there may be none."""
-    return lambda layer: [build(name, layer) for name in names]

@@ -62,8 +62,8 @@ def test_a_trial_predicts_an_epoch_and_memory(tiny, monkeypatch):
     sample = replace(sample_of(tiny)[2], steps=(10, 4), nodes=10**6, evaluated_nodes=10**5)
     found = run_trial(tiny, ["gt.layer_type=GIN+KMIP", "train.eval_period=2"], [], sample, 10**6)
     assert found.problem == ""
-    assert found.step_s == 1
-    assert 10 + 4 / 2 < found.epoch_s < 10 + 4 / 2 + 5
+    assert found.step_s == 1 / len(sample.train)
+    assert found.epoch_s == pytest.approx(10 / len(sample.train) + 4 / 2 + 1)
     assert found.stored_mib > 10**5 * 5 * 4 / 2**20  # the features of evaluated nodes
     assert found.parameters > 0
     assert found.hops is None  # without a mask
@@ -81,6 +81,7 @@ def test_a_refused_attention_says_why(tiny):
     [("full_batch", "full_batch"), ("random_partition", "full_batch"), ("random_partition", "random_partition")],
 )
 def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler, evaluated, monkeypatch):
+    monkeypatch.setattr(trials, "MOST_BATCHES", 2)
     watches, made = [], trials._Stopwatch
     monkeypatch.setattr(trials, "_Stopwatch", lambda: watches.append(made()) or watches[-1])
     data = {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}
@@ -88,8 +89,8 @@ def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler, evaluated
     trial = run_trial(values, [], [], ring, 0.2)
     assert trial.problem == ""
     assert 0 < trial.hops < 4
-    assert watches[0].steps == (4 if sampler != "full_batch" else 1, 4 if evaluated != "full_batch" else 1)
-    assert [len(watches[0].train), len(watches[0].val)] == [2 * count for count in watches[0].steps]
+    assert watches[0].times == (2 if sampler != "full_batch" else 1, 1)
+    assert [len(seconds) for seconds in watches[0].seconds.values()] == [2, 2, 2]
 
 
 @pytest.mark.slow

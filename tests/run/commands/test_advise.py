@@ -45,7 +45,8 @@ def test_a_line_has_costs_or_a_problem(tiny_file, monkeypatch):
 @pytest.mark.parametrize("given", ["none", "heat"])
 def test_every_attention_and_mask_is_a_candidate(tiny, given):
     changes = [f"topomask.mask={given}"]
-    found = {one.name: load(tiny, [*changes, *one.settings]).config for one in candidates(load(tiny, changes).config)}
+    tried = candidates(load(tiny, changes).config)
+    found = {name: load(tiny, [*changes, *settings]).config for name, settings in tried.items()}
     names = {"none", *ATTENTION, *(f"Masked:{mask}" for mask in MASK)}
     assert {*found} == names - {"Masked", "Masked:grf", "Masked:rwgnk"}
     for name, config in found.items():

@@ -100,7 +100,7 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
     masks = {"mask": ["none", "hop"], "mask_heads": [1, 1], "mask_hop": {"max_hops": 2}}
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(tiny | {"gt": tiny["gt"] | {"layer_type": "GIN+Masked"}, "topomask": masks}))
-    view = load_view(path, 0, 0, 0, None, None, [], whole_batch=True)
+    view = load_view(path, whole_batch=True)
     view = replace(view, untrained=copy.deepcopy(view.model))
     with torch.no_grad():
         view.mask().masks[1].values.copy_(torch.tensor([0.0, -30.0, -30.0]))

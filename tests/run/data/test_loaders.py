@@ -11,7 +11,7 @@ from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import Coordinates, Standardize, input_features
 from pyg_topomask.run.data.formats import LoadedDataset, load_dataset
-from pyg_topomask.run.data.formats.negatives import ResampleNonEdges
+from pyg_topomask.run.data.formats.negatives import ResampleNegatives
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.splits import split_items
 from pyg_topomask.run.errors import RunError
@@ -170,7 +170,7 @@ def test_redrawing_changes_training_walks_only(tiny):
 
 
 def test_walks_that_will_not_fit_into_memory_are_refused_early(tiny, monkeypatch):
-    monkeypatch.setattr("pyg_topomask.run.data.loaders._FIRST_GRAPHS", 2)
+    monkeypatch.setattr("pyg_topomask.run.data.loaders._GRAPHS_TOGETHER", 2)
     monkeypatch.setattr("pyg_topomask.run.model.sampling.available_mib", lambda: 1e-3)
     config, done = load(tiny).config, []
     with pytest.raises(RunError, match=r"not fit into memory: 46 more graphs need .*num_walks"):
@@ -190,7 +190,7 @@ def test_training_graphs_of_an_evaluation_have_the_negatives_of_seed_0():
     link = {"edge_label_index": torch.tensor([[0, 1], [2, 3]]), "edge_label": torch.ones(2).long()}
     graph = Data(x=torch.ones(9, 1), edge_index=torch.tensor([[0, 1], [1, 0]]), **link)
     dataset = LoadedDataset(
-        [graph] * 3, Task("edge", "binary", 1, hits_at=50), torch.arange(3).split(1), ResampleNonEdges
+        [graph] * 3, Task("edge", "binary", 1, hits_at=50), torch.arange(3).split(1), ResampleNegatives
     )
     config = {"dataset": {"format": "OGB", "name": "ogbl-collab"}, "seed": 4}
     trained = prepare(load(config).config, dataset, 4, [])
@@ -198,7 +198,7 @@ def test_training_graphs_of_an_evaluation_have_the_negatives_of_seed_0():
     evaluation = ["train.mode=inference-only", "pretrained.dir=finished"]
     (evaluated,) = prepare(load(config, evaluation).config, dataset, 4, []).train
     assert evaluated.edge_label.tolist() == [1, 1, 0, 0]
-    assert torch.equal(evaluated.edge_label_index, ResampleNonEdges(0)(graph).edge_label_index)
+    assert torch.equal(evaluated.edge_label_index, ResampleNegatives(0)(graph).edge_label_index)
 
 
 def test_each_training_graph_is_evaluated_once_on_several_processes(tiny, monkeypatch):

@@ -44,8 +44,7 @@ def files(data: DatasetConfig, task: Task) -> LoadedDataset:
     if len(found) != 1 and not is_split:
         names = ", ".join(file.name for file in found) or "no such file"
         raise RunError(f"dataset.dir: {path} must have one file *.pt, or train.pt, val.pt and test.pt (got {names})")
-    with reading(str(path), "Write the graphs again: torch.save(list_of_data, FILE)"):
-        sets = [_graphs(load_tensors(file), file) for file in found]
+    sets = [read_graphs(file) for file in found]
     return _loaded(tuple(sets) if is_split else sets[0], data, task)
 
 
@@ -60,8 +59,14 @@ def _on_disk(path: Path) -> Data:
     return mapped(graph)
 
 
-def _graphs(content: Any, file: Path) -> Sequence[Data]:
-    """The graphs of a file: a ``Data``, a list of them, or what ``InMemoryDataset.save`` writes."""
+def read_graphs(file: Path) -> Sequence[Data]:
+    """The graphs of a file: a ``Data``, a list of them, or what ``InMemoryDataset.save`` writes.
+
+    Raises:
+        RunError: If the file is something else, or damaged.
+    """
+    with reading(str(file), "Write the graphs again: torch.save(list_of_data, FILE)"):
+        content = load_tensors(file)
     if isinstance(content, tuple) and len(content) in (2, 3):
         dataset = InMemoryDataset()
         dataset.data, dataset.slices = content[0], content[1] or None
