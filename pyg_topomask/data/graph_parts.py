@@ -87,7 +87,37 @@ class GraphParts(Dataset[Data]):
         return part if self.transform is None else self.transform(part)
 
 
-class WalkNeighborhoods(GraphParts):
+class TargetParts(GraphParts):
+    """Parts around target nodes, each of which is in one part of an epoch.
+
+    Args:
+        graph: The graph, as `GraphSource` takes it.
+        targets: Numbers of the target nodes.
+        batch_size: Number of targets in a part.
+        seed: Seed of the order.
+        transform: Transform of each part; none if :obj:`None`.
+    """
+
+    def __init__(
+        self, graph: Graph, targets: Tensor, batch_size: int, seed: int, transform: BaseTransform | None = None
+    ) -> None:
+        super().__init__(graph, 0, seed, transform)
+        self.targets, self.batch_size = targets, batch_size
+
+    def __len__(self) -> int:
+        return -(-self.targets.numel() // self.batch_size)
+
+    def of(self, graph: Data, transform: BaseTransform | None) -> Self:
+        parts = super().of(graph, transform)
+        parts.targets = graph.counted.nonzero().view(-1)
+        return parts
+
+    def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """Distribute the targets over the parts."""
+        return self.targets[torch.randperm(self.targets.numel(), generator=generator)].split(self.batch_size)
+
+
+class WalkNeighborhoods(TargetParts):
     """Batches of neighbourhoods of walks; see `WalkNeighborLoader`. Each target is in one batch of an epoch."""
 
     def __init__(
@@ -101,27 +131,19 @@ class WalkNeighborhoods(GraphParts):
         seed: int = 0,
         transform: BaseTransform | None = None,
     ) -> None:
-        super().__init__(graph, 0, seed, transform)
+        super().__init__(graph, targets, check_integer("batch_size", batch_size, 1), seed, transform)
         if targets.is_floating_point() or (targets.dtype == torch.bool and len(targets) != self.source.num_nodes):
             raise ValueError(
                 f"'targets' must be integers, or a mask of the {self.source.num_nodes} nodes (got {targets.dtype} "
                 f"{list(targets.shape)})"
             )
         self.targets = targets.nonzero().view(-1) if targets.dtype == torch.bool else targets.long()
-        self.batch_size = check_integer("batch_size", batch_size, 1)
         self.num_walks = check_integer("num_walks", num_walks, 1)
         self.max_length = check_integer("max_length", max_length, 1)
         self.max_nodes = check_integer("max_nodes", max_nodes, 1)
         if self.targets.numel() and (int(self.targets.min()) < 0 or int(self.targets.max()) >= self.source.num_nodes):
             low, high = self.targets.min(), self.targets.max()
             raise ValueError(f"'targets' must be nodes 0 to {self.source.num_nodes - 1} (got {low} to {high})")
-
-    def __len__(self) -> int:
-        return -(-self.targets.numel() // self.batch_size)
-
-    def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Distribute the targets over the batches."""
-        return self.targets[torch.randperm(self.targets.numel(), generator=generator)].split(self.batch_size)
 
     def visited(self, targets: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         """The nodes of all neighbourhoods, and the number ``0 … T − 1`` of the target that each belongs to.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -159,7 +159,7 @@ def _by_processes(folder: Path, numbers: Sequence[int], shards: int, workers: in
         return
     try:
         with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-            _wait(pool.map(write_shard, [folder] * len(numbers), numbers, [shards] * len(numbers)))
+            list(pool.map(write_shard, [folder] * len(numbers), numbers, [shards] * len(numbers)))
     except BrokenProcessPool:
         raise RunError("a process was killed, perhaps for want of memory; the same command makes the rest") from None
 
@@ -171,8 +171,3 @@ def _by_ray(folder: Path, numbers: Sequence[int], shards: int, workers: int) -> 
     task = ray.remote(write_shard)
     ray.get([task.remote(folder.resolve(), number, shards) for number in numbers])
     ray.shutdown()
-
-
-def _wait(results: Iterable[Any]) -> None:
-    for _ in results:
-        pass

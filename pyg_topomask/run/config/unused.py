@@ -191,12 +191,6 @@ class Conditions:
         return not is_ours or attention_arguments(self.config, name).get("edge_dim") is not None
 
 
-def read_keys(config: Config) -> list[str]:
-    """The keys that are read with the values of the others."""
-    conditions = Conditions(config)
-    return [key.name for key in keys() if conditions.unread_because(key) is None]
-
-
 def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
     """The keys that were given without effect, grouped by the reason; an encoding's section represents its keys.
 

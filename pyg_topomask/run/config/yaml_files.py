@@ -13,19 +13,9 @@ from pyg_topomask.run.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads ``1e-5`` as a number, as YAML 1.2 does, and refuses what only YAML 1.1 takes as one: ``1:30``, ``010``."""
-
-    def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """The value of an integer or a float."""
-        if re.match(r"[-+]?(0\d|.*:)", node.value):
-            problem = f"{node.value} is 60-based or octal in YAML 1.1; write a plain number, or put a text in quotes"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        whole = node.tag.endswith(":int")
-        return self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
+    """Reads ``1e-5`` as a number, as YAML 1.2 does."""
 
 
-for _tag in ("int", "float"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
@@ -80,16 +70,13 @@ def _collect_lines(path: Path, node: yaml.Node, above: list[str], lines: dict[st
     """Record the lines of a section's keys, not of values below them: an alias there may contain itself.
 
     Raises:
-        ConfigError: If a key is given twice, or has a dot, as on the command line.
+        ConfigError: If a key is given twice.
     """
     if section_of(above) is None or not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:
         here = [*above, str(key_node.value)]
         key, line = ".".join(here), key_node.start_mark.line + 1
-        if section_of(key.split(".")[:-1]) is not None and "." in here[-1]:
-            section, _, name = key.rpartition(".")
-            raise ConfigError(f"{path}, line {line}: write {key} in a file as the key {name} below {section}")
         if key in lines and key_node.value != "<<":
             raise ConfigError(f"{path}, line {line}: {key} is given a second time (first in line {lines[key]})")
         lines[key] = line

@@ -16,7 +16,7 @@ from torch_geometric.utils import to_undirected
 
 from pyg_topomask.data import GraphSource, partition
 from pyg_topomask.data.disk import HEADER
-from pyg_topomask.data.graph_parts import GraphParts, WalkNeighborhoods, split
+from pyg_topomask.data.graph_parts import GraphParts, TargetParts, WalkNeighborhoods, split
 from pyg_topomask.loader import PartSampler, set_epoch, single
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.dataset import DatasetConfig
@@ -80,11 +80,7 @@ def evaluation_loader(parts: GraphParts, graph: Data, common: dict[str, Any]) ->
     fixed = parts.of(graph, transform)
     order = [(0, part) for part in range(len(fixed)) if bool(graph.counted[fixed.dealt(0, part)].any())]
     if len(order) < world_size():
-        change = (
-            "lower train.batch_size"
-            if isinstance(parts, (Neighborhoods, RootedNeighborhoods))
-            else "raise train.num_parts"
-        )
+        change = "lower train.batch_size" if isinstance(parts, TargetParts) else "raise train.num_parts"
         raise RunError(f"val.sampler: {world_size()} processes cannot share {len(order)} parts; {change}")
     return DataLoader(fixed, sampler=order[rank() :: world_size()], batch_size=1, collate_fn=single, **common)
 
@@ -102,7 +98,7 @@ def share_of(batch_size: int) -> int:
     return batch_size // world_size()
 
 
-class Neighborhoods(GraphParts):
+class Neighborhoods(TargetParts):
     """Sampled neighbourhoods of ``batch_size`` counted nodes, which are reshuffled in each epoch.
 
     For each hop, every new node draws from the nodes whose edges point to it. A part has all edges between its nodes.
@@ -122,17 +118,9 @@ class Neighborhoods(GraphParts):
     def __init__(
         self, graph: Data, batch_size: int, sizes: Sequence[int], seed: int, transform: BaseTransform | None = None
     ) -> None:
-        super().__init__(graph, 0, seed, transform)
-        self.counted, self.batch_size, self.sizes = graph.counted, batch_size, sizes
+        super().__init__(graph, graph.counted.nonzero().view(-1), batch_size, seed, transform)
+        self.sizes = sizes
         self.entering = GraphSource(Data(edge_index=graph.edge_index.flip(0), num_nodes=graph.num_nodes))
-
-    def __len__(self) -> int:
-        return -(-int(self.counted.sum()) // self.batch_size)
-
-    def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Distribute the counted nodes over the parts."""
-        counted = self.counted.nonzero().view(-1)
-        return counted[torch.randperm(counted.numel(), generator=generator)].split(self.batch_size)
 
     def nodes(self, epoch: int, part: int) -> Tensor:
         """Nodes of a part, the counted nodes first."""
@@ -143,11 +131,6 @@ class Neighborhoods(GraphParts):
             new = near[~torch.isin(near, found)]
             found = torch.cat([found, new])
         return found
-
-    def of(self, graph: Data, transform: BaseTransform | None) -> Self:
-        parts = super().of(graph, transform)
-        parts.counted = graph.counted
-        return parts
 
     def cut(self, epoch: int, part: int) -> Data:
         """A part, before the transform."""
@@ -165,11 +148,6 @@ class RootedNeighborhoods(WalkNeighborhoods):
         self, graph: Data, batch_size: int, max_nodes: int, seed: int, transform: BaseTransform | None = None
     ) -> None:
         super().__init__(graph, graph.counted, batch_size, max_nodes=max_nodes, seed=seed, transform=transform)
-
-    def of(self, graph: Data, transform: BaseTransform | None) -> Self:
-        parts = super().of(graph, transform)
-        parts.targets = graph.counted.nonzero().view(-1)
-        return parts
 
     def shared(self, rank: int, num_processes: int) -> Self:
         """The share of one of several processes: every so many target nodes of each batch, at least one."""

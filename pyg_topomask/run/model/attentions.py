@@ -153,30 +153,11 @@ def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[s
     ]
 
 
-def _readers(config: Config) -> list[tuple[Callable[..., Any], Mapping[str, str]]]:
-    """The class of each attention and mask of a config, with the key of each constructor argument."""
-    rows: list[Any] = [(EVERY_ATTENTION[name], EVERY_ATTENTION[name].config_keys) for name in attentions_of(config)]
-    return rows + [(MASK[mask], _mask_keys(config, mask)) for mask in masks_of(config)]
-
-
 def argument_keys(config: Config) -> list[tuple[str, str]]:
-    """Pairs (constructor argument, key) of the attentions and the mask of a config."""
-    return [pair for _, keys in _readers(config) for pair in keys.items()]
-
-
-def class_defaults(config: Config) -> dict[str, Any]:
-    """The keys of ``topomask`` that are not given, with the default of the class that reads them.
-
-    A key that several classes with different defaults read has the list of these defaults.
-    """
-    found: dict[str, list[Any]] = {}
-    for made, keys in _readers(config):
-        parameters = signature(made).parameters
-        for argument, key in keys.items():
-            if key.startswith("topomask.") and key not in (MASK_KEY, *_TRANSLATIONS) and not config.is_given(key):
-                default = parameters[argument].default if argument in parameters else config.value(key)
-                found.setdefault(key, []).append(default)
-    return {key: values[0] if values.count(values[0]) == len(values) else values for key, values in found.items()}
+    """Pairs (constructor argument, key) of the attentions and the masks of a config."""
+    tables = [EVERY_ATTENTION[name].config_keys for name in attentions_of(config)]
+    tables += [_mask_keys(config, mask) for mask in masks_of(config)]
+    return [pair for keys in tables for pair in keys.items()]
 
 
 def built_attentions(config: Config) -> list[Attention]:

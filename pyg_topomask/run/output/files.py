@@ -31,9 +31,9 @@ def output_path(path: str | Path, what: str = "a file") -> Path:
     """The path that ``--out`` gives, with ``~`` expanded.
 
     Raises:
-        RunError: If it is empty or contains a null byte, which no path can, or is a folder and not a file.
+        RunError: If it is empty, or is a folder and not a file.
     """
-    if str(path) == "" or "\0" in str(path) or (what == "a file" and Path(path).expanduser().is_dir()):
+    if str(path) == "" or (what == "a file" and Path(path).expanduser().is_dir()):
         raise RunError(f"--out must name {what} (got {str(path)!r})")
     return Path(path).expanduser()
 

@@ -12,11 +12,9 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.schema import FREE_KEYS
-from pyg_topomask.run.config.unused import read_keys
+from pyg_topomask.run.config.schema import FREE_KEYS, all_keys
 from pyg_topomask.run.config.yaml_files import read_yaml
 from pyg_topomask.run.errors import ConfigError, RunError
-from pyg_topomask.run.model.attentions import class_defaults
 from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
 from pyg_topomask.run.output.files import write_text
 
@@ -166,13 +164,13 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
 
 
 def compared(config: Config) -> dict[str, Any]:
-    """The keys that define the experiment, without those that it does not read, and the values with which it runs."""
+    """The keys that define the experiment, with their values; None for keys of ``topomask`` that were not given."""
     free = [*FREE_KEYS, "dataset.dir"]  # only the place of the raw files
     if config.run_multiple_splits:
         free.append("dataset.split_index")  # differs between the runs of one folder
     if searches_width(config):
         free += WIDTH_KEYS  # the values given are replaced
-    keys = [key for key in (*_NAMES, *read_keys(config)) if key not in free and key.partition(".")[0] not in free]
-    found = {key: config.value(key) for key in keys}
-    found |= class_defaults(config)
-    return found | {"run_multiple_splits": bool(config.run_multiple_splits)}  # more splits may follow
+    names = [name for name in (*_NAMES, *all_keys()) if name not in free and name.partition(".")[0] not in free]
+    given = {name: config.value(name) for name in names if not name.startswith("topomask.") or config.is_given(name)}
+    different = {"run_multiple_splits": bool(config.run_multiple_splits)}  # more splits may follow
+    return dict.fromkeys(names) | given | different

@@ -63,7 +63,6 @@ def test_keys_of_exphormer_and_k_mip(molecules):
         ("range(1,2,3,4)", "never executed"),
         ("range(1,9,0)", "never executed"),
         ("[True]", "never executed"),
-        ("range(99999999)", "has 99999999 numbers; at most 10000"),
         ("range(-2,3)", "must not be negative"),
     ],
 )
@@ -148,8 +147,8 @@ def test_list_prints_names_and_sources(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "convolutions"
     assert all(line in everything for line in lines)
-    assert any("GCN " in line and "torch_geometric.nn.conv.gcn_conv.GCNConv (torch_geometric" in line for line in lines)
-    assert "pyg_topomask.nn.attention.grf.GRFAttention (pyg_topomask" in everything
+    assert any("GCN " in line and "torch_geometric.nn.conv.gcn_conv.GCNConv" in line for line in lines)
+    assert "pyg_topomask.nn.attention.grf.GRFAttention\n" in everything
     assert main(["list", "convolution"]) == 1
     assert "Did you mean 'convolutions'?" in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import FORMATS, base, clouds, dataset_problems, load_dataset, ogb, plain_name
 from pyg_topomask.run.data.formats.clouds import NearestNeighbors
-from pyg_topomask.run.data.formats.negatives import ResampleNegatives, ResampleNonEdges
+from pyg_topomask.run.data.formats.negatives import ResampleNegatives
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import MissingDataError, RunError
 from pyg_topomask.run.task import Task, classification
@@ -165,10 +165,10 @@ def positives(ends, **graph):
     return Data(edge_label_index=ends, edge_label=torch.ones(ends.size(1)).long(), **graph)
 
 
-@pytest.mark.parametrize("cls", [ResampleNegatives, ResampleNonEdges])
-def test_negatives_follow_seed_epoch_and_graph_alone(cls):
+@pytest.mark.parametrize("starts", [None, 2])
+def test_negatives_follow_seed_epoch_and_graph_alone(starts):
     def drawn(seed, epoch, size=30):
-        transform = cls(seed)
+        transform = ResampleNegatives(seed, starts)
         transform.set_epoch(epoch)
         return transform(positives(THREE, edge_index=ring(30), num_nodes=size)).edge_label_index
 
@@ -180,7 +180,7 @@ def test_negatives_follow_seed_epoch_and_graph_alone(cls):
 
 
 def test_negatives_are_never_positive_nor_edges():
-    found = ResampleNegatives()(positives(THREE, edge_index=ring(30), num_nodes=30))
+    found = ResampleNegatives(0, 2)(positives(THREE, edge_index=ring(30), num_nodes=30))
     assert found.edge_label.tolist() == [1] * 3 + [0] * 6
     negative = found.edge_label_index[:, 3:]
     assert negative[0].tolist() == [0, 0, 0, 0, 5, 5]
@@ -190,8 +190,8 @@ def test_negatives_are_never_positive_nor_edges():
     ends, free = torch.cartesian_prod(torch.arange(6), torch.arange(6)).T, [(0, 4), (2, 3), (5, 1)]
     edges = ends[:, torch.tensor([i != j and (i, j) not in free for i, j in ends.T.tolist()])]
     full = positives(ends, edge_index=edges, num_nodes=6)
-    assert ResampleNegatives()(full).edge_label.tolist() == [1] * 36  # there are no negatives
-    negative = ResampleNonEdges()(full).edge_label_index[:, 36:]  # fewer than edges
+    assert ResampleNegatives(0, 2)(full).edge_label.tolist() == [1] * 36  # there are no negatives
+    negative = ResampleNegatives()(full).edge_label_index[:, 36:]  # fewer than edges
     assert sorted(map(tuple, negative.T.tolist())) == free
 
 
@@ -397,4 +397,4 @@ def test_links_of_ogb_through_its_own_class(tmp_path, name):
     assert val.edge_label.tolist() == [1, 1] + [0] * 2 * negatives
     if negatives == 4:  # the negatives of a link follow each other
         assert val.edge_label_index[:, 2:].tolist() == [[0] * 4 + [1] * 4, [0, 1, 2, 3, 4, 5, 6, 7]]
-    assert len(ResampleNonEdges()(train.clone()).edge_label) > 6
+    assert len(ResampleNegatives()(train.clone()).edge_label) > 6

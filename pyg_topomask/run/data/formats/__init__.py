@@ -10,7 +10,7 @@ from pathlib import Path
 from torch_geometric import datasets as pyg
 
 from pyg_topomask import datasets as ours
-from pyg_topomask.run.config.dataset import GENERATED, DatasetConfig
+from pyg_topomask.run.config.dataset import GENERATED, WITHOUT_STANDARD_SPLIT, DatasetConfig
 from pyg_topomask.run.data.formats import clouds, graphs, ogb, own
 from pyg_topomask.run.data.formats.base import LoadedDataset as LoadedDataset
 from pyg_topomask.run.data.formats.nodes import GEOM_GCN, PLANETOID, CityNetwork, one_graph
@@ -27,7 +27,7 @@ class Format:
         names: Their names, which a config may spell in any case and with ``_`` for ``-``; any name if empty.
         level: What has a target, graphs or nodes, if no task is known.
         tasks: Task by name, or of all names.
-        num_splits: Number of splits of their own.
+        num_splits: Number of splits of their own, if they have any.
     """
 
     load: Callable[[DatasetConfig, Task], LoadedDataset]
@@ -50,7 +50,6 @@ _AREAS = tuple(f"Area_{i}" for i in range(1, 7))
 
 _Nodes = partial(Format, level="node")
 _TenSplits = partial(_Nodes, num_splits=10)
-_NoSplit = partial(_Nodes, num_splits=0)
 
 FORMATS: dict[str, Format] = {
     "OGB": Format(ogb.load, tuple(ogb.TASKS), tasks=ogb.TASKS),
@@ -61,15 +60,11 @@ FORMATS: dict[str, Format] = {
     "PyG-ZINC": Format(graphs.zinc, ("subset", "full"), tasks=_NUMBER),
     "PyG-AQSOL": Format(graphs.aqsol, ("none",), tasks=_NUMBER),
     "PyG-MalNetTiny": Format(graphs.malnet, _MALNET, tasks=classification("graph", 5)),
-    "PyG-TUDataset": Format(graphs.tu, num_splits=0),
-    "PyG-MotifDataset": Format(graphs.generated(ours.MotifDataset), tuple(ours.MOTIFS), tasks=_BINARY, num_splits=0),
-    "PyG-InducedCycleDataset": Format(
-        graphs.generated(ours.InducedCycleDataset, is_named=False), ("none",), tasks=_BINARY, num_splits=0
-    ),
-    "PyG-LongRangeDataset": Format(
-        graphs.generated(ours.LongRangeDataset), ours.LONG_RANGE, tasks=_LONG_RANGE, num_splits=0
-    ),
-    "PyG-DigitsDataset": Format(graphs.digits, tuple(graphs.CANVAS), tasks=_TEN_CLASSES, num_splits=0),
+    "PyG-TUDataset": Format(graphs.tu),
+    "PyG-MotifDataset": Format(graphs.generated(ours.MotifDataset), tuple(ours.MOTIFS), tasks=_BINARY),
+    "PyG-InducedCycleDataset": Format(graphs.generated(ours.InducedCycleDataset, False), ("none",), tasks=_BINARY),
+    "PyG-LongRangeDataset": Format(graphs.generated(ours.LongRangeDataset), ours.LONG_RANGE, tasks=_LONG_RANGE),
+    "PyG-DigitsDataset": Format(graphs.digits, tuple(graphs.CANVAS), tasks=_TEN_CLASSES),
     "PyG-Planetoid": _Nodes(one_graph(pyg.Planetoid, PLANETOID), ("Cora", "CiteSeer", "PubMed")),
     "PyG-WebKB": _TenSplits(one_graph(pyg.WebKB, GEOM_GCN), ("cornell", "texas", "wisconsin")),
     "PyG-WikipediaNetwork": _TenSplits(
@@ -81,10 +76,10 @@ FORMATS: dict[str, Format] = {
         one_graph(pyg.HeterophilousGraphDataset, ["raw/{folder}.npz"], lambda name: name.lower().replace("-", "_")),
         ("Roman-empire", "Amazon-ratings", "Minesweeper", "Tolokers", "Questions"),
     ),
-    "PyG-Amazon": _NoSplit(
+    "PyG-Amazon": _Nodes(
         one_graph(pyg.Amazon, ["raw/amazon_electronics_{name}.npz"], str.capitalize), ("computers", "photo")
     ),
-    "PyG-Coauthor": _NoSplit(
+    "PyG-Coauthor": _Nodes(
         one_graph(pyg.Coauthor, ["raw/ms_academic_{name:.3}.npz"], {"cs": "CS", "physics": "Physics"}.__getitem__),
         ("cs", "physics"),
     ),
@@ -138,7 +133,8 @@ def _name_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
 
 def _split_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
     mode, name, task = data.split_mode, data.name, possible_tasks(data)[0]
-    num_splits = 0 if name == "CSL" else FORMATS[data.format].num_splits
+    has_none = name == "CSL" or data.format in WITHOUT_STANDARD_SPLIT
+    num_splits = 0 if has_none else FORMATS[data.format].num_splits
     if mode == "standard" and num_splits == 0:
         yield "split_mode", f"{data.format} {name} has no standard split; use random or cv-kfold-10"
     elif mode == "standard" and data.split_index >= num_splits:

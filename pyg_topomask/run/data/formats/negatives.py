@@ -9,19 +9,27 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-NEGATIVES_PER_POSITIVE = 2
 TRIES = 10
 
 
-class _Redrawn(BaseTransform):
-    """Base: the draw is a function of (seed, epoch, graph) alone; loader workers see the epoch in shared memory.
+class ResampleNegatives(BaseTransform):
+    """Draws negatives ``(i, j)`` of a graph: pairs that are neither taken nor drawn twice.
+
+    With ``starts`` there are so many for each positive ``(i, k)`` of ``edge_label_index``, with its ``i``, as GraphGPS
+    has two for contacts; j is uniform over the nodes, including i, and only positives are taken. Without, there are as
+    many as positives, uniform over the pairs of two different nodes without an edge (OGB's link data sets). PyG's
+    ``negative_sampling`` draws from Python's global generator, so it would not repeat.
+
+    A pair that is not allowed is redrawn up to ten times and then left out, because a small graph may have too few. The
+    draw is a function of (seed, epoch, graph) alone; loader workers see the epoch in shared memory.
 
     Args:
         seed: Seed of the draws, which also depend on the epoch and the graph.
+        starts: Negatives for each positive.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, seed: int = 0, starts: int | None = None) -> None:
+        self.seed, self.starts = seed, starts
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
@@ -36,57 +44,32 @@ class _Redrawn(BaseTransform):
         index, number = data.edge_label_index, int(data.num_nodes)
         content = int((index[0] * 31 + index[1] * 17 + 1).sum()) + 1_009 * number
         key = (self.seed * 1_000_003 + int(self._epoch)) * 1_000_003 + content
+        generator = torch.Generator().manual_seed(key % 2**63)
         positive = index[:, data.edge_label.view(-1) == 1]
-        drawn = self.draw(data, positive, number, torch.Generator().manual_seed(key % 2**63))
+        if self.starts is None:
+            taken = torch.cat([data.edge_index, torch.arange(number).expand(2, -1)], 1)
+            base, size = torch.zeros_like(positive[0]), number**2
+        else:
+            taken, base, size = positive, number * positive[0].repeat_interleave(self.starts), number
+        known, drawn = (taken[0] * number + taken[1]).sort().values, base + _draw(size, base, generator)
+        for _ in range(TRIES):
+            again = _is_refused(drawn, known)
+            if not bool(again.any()):
+                break
+            drawn = torch.where(again, base + _draw(size, base, generator), drawn)
+        drawn = drawn[~_is_refused(drawn, known)]
         data.edge_label_index = torch.cat([positive, torch.stack([drawn // number, drawn % number])], dim=1)
         data.edge_label = (torch.arange(data.edge_label_index.size(1)) < positive.size(1)).to(data.edge_label.dtype)
         return data
 
-    def draw(self, data: Data, positive: Tensor, number: int, generator: torch.Generator) -> Tensor:
-        """Negatives ``(i, j)`` of a graph with ``number`` nodes, as ``i * number + j``."""
-        raise NotImplementedError
+
+def _draw(size: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randint(size, like.shape, generator=generator)
 
 
-class ResampleNegatives(_Redrawn):
-    """Draws two negatives ``(i, k)`` for each positive ``(i, j)`` of ``edge_label_index``, as GraphGPS for contacts.
-
-    k is uniform over the nodes of the graph, including i. A pair that is positive or was drawn before is redrawn up to
-    ten times and then left out, because a small graph may have too few negatives.
-    """
-
-    def draw(self, data: Data, positive: Tensor, number: int, generator: torch.Generator) -> Tensor:
-        taken = positive[0] * number + positive[1]
-        start = positive[0].repeat_interleave(NEGATIVES_PER_POSITIVE)
-        key = start * number + torch.randint(number, (start.numel(),), generator=generator)
-        for _ in range(TRIES):
-            again = torch.isin(key, taken) | _is_repeated(key)
-            drawn = torch.randint(number, (int(again.sum()),), generator=generator)
-            key = key.masked_scatter(again, start[again] * number + drawn)
-        return key[~(torch.isin(key, taken) | _is_repeated(key))]
-
-
-class ResampleNonEdges(_Redrawn):
-    """Draws as many pairs without an edge as there are positives, from the whole graph (OGB's link data sets).
-
-    Pairs have two different nodes, and each has the same probability. If the graph has nearly all edges, there may be
-    fewer. PyG's ``negative_sampling`` draws from Python's global generator, so it would not repeat.
-    """
-
-    def draw(self, data: Data, positive: Tensor, number: int, generator: torch.Generator) -> Tensor:
-        taken = data.edge_index[0] * number + data.edge_index[1]
-        key = taken.new_empty(0)
-        for _ in range(TRIES):
-            missing = positive.size(1) - key.numel()
-            drawn = torch.randint(number**2, (2 * missing,), generator=generator)
-            free = (drawn // number != drawn % number) & ~torch.isin(drawn, taken)
-            key = torch.cat([key, drawn[free]])
-            key = key[~_is_repeated(key)][: positive.size(1)]
-        return key
-
-
-def _is_repeated(key: Tensor) -> Tensor:
-    """Whether an equal entry comes before."""
+def _is_refused(key: Tensor, known: Tensor) -> Tensor:
+    """Whether an entry is one of the ascending ``known`` ones, or an equal entry comes before."""
     order = key.argsort(stable=True)
-    repeated = torch.zeros_like(key, dtype=torch.bool)
-    repeated[order[1:]] = key[order[1:]] == key[order[:-1]]
-    return repeated
+    refused = known[torch.searchsorted(known, key).clamp(max=known.numel() - 1)] == key
+    refused[order[1:]] |= key[order[1:]] == key[order[:-1]]
+    return refused

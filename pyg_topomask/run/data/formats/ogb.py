@@ -17,7 +17,7 @@ from torch_geometric.utils import index_to_mask, scatter, to_undirected
 
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_parts, from_raw, need, reading
-from pyg_topomask.run.data.formats.negatives import ResampleNegatives, ResampleNonEdges
+from pyg_topomask.run.data.formats.negatives import ResampleNegatives
 from pyg_topomask.run.task import PARTS, Parts, Task, classification
 
 LRGB = {
@@ -168,7 +168,7 @@ def link_property(dataset: Any, task: Task) -> LoadedDataset:
         item.edge_label_index, item.edge_label = torch.cat(pairs).t(), label.long()
         graphs.append(item)
     train, val, test = torch.arange(3).split(1)
-    return LoadedDataset(graphs, task, (train, val, test), ResampleNonEdges)
+    return LoadedDataset(graphs, task, (train, val, test), ResampleNegatives)
 
 
 def pcqm(data: DatasetConfig, task: Task) -> LoadedDataset:
@@ -203,7 +203,7 @@ def lrgb(data: DatasetConfig, task: Task, name: str = "") -> LoadedDataset:
         return peptides(data, task)
     loaded = from_parts(raw, data, task, lambda root, part: LRGBDataset(root, name, part))
     if task.ranked and data.resample_negative:
-        loaded.resample = ResampleNegatives
+        loaded.resample = partial(ResampleNegatives, starts=2)
     return loaded
 
 
