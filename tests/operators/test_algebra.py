@@ -1,7 +1,5 @@
-"""Masks of matrices and sparse factors, and masks that are made of other masks, against their matrices."""
+"""Masks that are made of other masks, against their matrices."""
 
-import pickle
-from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +16,6 @@ from pyg_topomask.operators import (
     HeadStackOperator,
     KroneckerOperator,
     LowRankOperator,
-    MaskOperator,
     OnesOperator,
     PaddingOperator,
     PowerSeriesOperator,
@@ -239,60 +236,6 @@ class TestMadeOfOthers(OperatorCase):
         torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-6)
 
 
-class Plain(MaskOperator):
-    """The least that a subclass defines: without `bound`."""
-
-    def __init__(self, matrix, error=0.0):
-        self.matrix, self.num_nodes, self.dtype = matrix, matrix.size(-1), matrix.dtype
-        self._error = error
-
-    @property
-    def T(self):
-        return type(self)(self.matrix.t(), self._error)
-
-    @property
-    def error(self):
-        return self._error
-
-    def _matmul(self, x):
-        return self.matrix.to(x.dtype) @ x
-
-
-class Bounded(Plain):
-    @property
-    def bound(self):
-        return self if bool((self.matrix >= 0).all()) else Bounded(self.matrix.abs(), self._error)
-
-
-class TestAnOperatorOfOneLinePerProperty(OperatorCase):
-    """A mask of the order of the nodes, which relabelling does not carry along."""
-
-    equivariant = False
-    batch = ("path",)
-
-    def build(self, data):
-        return Bounded(self.reference(data))
-
-    def reference(self, data):
-        return torch.full((data.num_nodes, data.num_nodes), -0.5, dtype=torch.float64).tril()
-
-
-def test_what_a_subclass_must_define():
-    class WithoutProduct(MaskOperator):
-        @property
-        def T(self):
-            return self
-
-    with pytest.raises(TypeError, match=r"abstract.*_matmul"):
-        WithoutProduct()
-    with pytest.raises(TypeError, match=r"abstract.*T"):
-        MaskOperator()
-    op = Plain(torch.eye(3))
-    assert (op.num_multiply_adds, op.eps, op.error) == (9, torch.finfo(torch.float32).eps, 0)
-    with pytest.raises(NotImplementedError, match=r"Plain has no bounding mask.*'return self' if no entry"):
-        op.bound  # noqa: B018
-
-
 def blocks_are_those_of_the_matrix(op, batch):
     dense, layout = op.to_dense(), block_layout(batch)
     for graph, block in zip(batch.unique(), layout.cut(op.dense_blocks.make(layout)), strict=True):
@@ -335,103 +278,6 @@ def test_entrywise_products_of_low_rank_and_toeplitz_masks():
         torch.testing.assert_close((a * b).T.to_dense(), wanted.mT)
         assert ((a * b).bound.to_dense() >= wanted.abs() - 1e-5).all()
         assert type(a * b) is type(a)
-
-
-def test_columns_of_a_product_are_no_nodes_even_if_they_are_as_many():
-    first = torch.tensor([[0, 0, 1, 2, 3], [0, 1, 0, 2, 2]]), torch.rand(5).double()
-    second = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 2]]), torch.rand(4).double()
-    op = SparseFactorOperator(first, first, 4) * SparseFactorOperator(second, second, 4)
-    batch = torch.tensor([0, 0, 1, 1])  # three pairs of columns in the first graph, and one in the second
-    assert [mask.dense_blocks for mask in (op, op.T, op.bound)] == [None] * 3
-    q, k, v = (torch.rand(4, 2, 3, dtype=torch.float64) for _ in range(3))
-    wanted = masked_linear_attention_reference(q, k, v, op.to_dense())
-    torch.testing.assert_close(masked_linear_attention(q, k, v, op, batch), wanted)
-
-
-def test_support_of_a_product_is_exact_or_a_bound():
-    index = torch.tensor([[0, 1, 2], [0, 0, 1]])
-    op = SparseFactorOperator((index, torch.ones(3)), (index, torch.ones(3)), 4)
-    assert (op.support.count(), op.num_multiply_adds) == (5, 6)  # {0, 1}² and (2, 2)
-    hub = torch.stack([torch.arange(500), torch.zeros(500, dtype=torch.long)])
-    op = SparseFactorOperator((hub, torch.ones(500)), (hub, torch.ones(500)), 500)
-    assert op.support.count() == 500**2
-    assert not {"_joined", "_constant_pairs"} & op.__dict__.keys()  # the bound was not found by listing the pairs
-    assert SparseFactorOperator(None, None, 4).support.count() == 4
-    torch.testing.assert_close(SparseFactorOperator(None, None, 4).to_dense(), torch.eye(4))
-    op = SparseFactorOperator((index, torch.ones(3)), None, 4)
-    assert [mask.support.count() for mask in (op, op.T, 2 * op)] == [3, 3, 3]
-    assert OnesOperator(torch.zeros(3).long()).support is None
-
-
-def test_equal_entries_are_added_up_before_the_absolute_value():
-    index = torch.tensor([[0, 1, 0], [1, 1, 1]])
-    op = SparseFactorOperator((index, torch.tensor([3.0, 1.0, -2.0])), None, 2)
-    assert op.bound is op
-    assert op.num_multiply_adds == op.support.count() == 2
-    torch.testing.assert_close(op.to_dense(), torch.tensor([[0.0, 1], [0, 1]]))
-    op = SparseFactorOperator((index, torch.tensor([[-3.0, 3], [1, 1], [2, -2]])), None, 2)
-    torch.testing.assert_close(op.bound.to_dense(), torch.tensor([[[0.0, 1], [0, 1]]] * 2))
-
-
-def test_terms_that_cancel_count_in_the_bounding_mask():
-    first = torch.tensor([[0, 0, 1, 2], [0, 1, 1, 2]]), torch.ones(4, dtype=torch.float64)
-    second = torch.tensor([[1, 1, 0, 2], [0, 1, 0, 2]]), torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
-    mask = SparseFactorOperator(first, second, 3)
-    q, k, v = (torch.rand(3, 1, 2, dtype=torch.float64) + 0.1 for _ in range(3))
-    wanted = masked_linear_attention_reference(q, k, v, mask.to_dense(), bound=mask.bound.to_dense())
-    assert (mask.to_dense() == 0).sum() > (mask.bound.to_dense() == 0).sum()
-    for path in ("pairwise", "factored", "blocks"):
-        torch.testing.assert_close(masked_linear_attention(q, k, v, mask, path=path), wanted)
-
-
-def test_a_constant_mask_computes_once_and_can_be_copied_after_its_use():
-    index = torch.tensor([[0, 1, 1], [1, 0, 1]])
-    op = ConstantOperator(SparseFactorOperator((index, torch.tensor([1.0, -2.0, 3.0])), None, 2))
-    pattern, entries = op.support.pairs(None)
-    assert op.support.pairs(None)[0] is pattern
-    assert op.bound is op.bound
-    for copy in (pickle.loads(pickle.dumps(op)), deepcopy(op)):
-        found = copy.support.pairs(None)
-        assert found[0] is not pattern
-        assert torch.equal(found[1], entries)
-
-
-def test_precision_is_that_of_the_coarsest_number():
-    single, double = (torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
-    wide, narrow = DenseOperator(torch.eye(2).double()), DenseOperator(torch.eye(2))
-    assert wide.eps == DiagonalScaledOperator(wide).eps == double
-    for op in (wide + narrow, torch.tensor(2.0) * wide, DiagonalScaledOperator(wide, torch.ones(2), torch.ones(2))):
-        assert op.eps == single
-
-
-def test_errors_combine_as_entries_do():
-    a, b = torch.rand(3, 3, dtype=torch.float64) + 0.5, torch.randn(2, 2, dtype=torch.float64)
-    rough, exact = Bounded(a, 1e-3), Bounded(b, torch.tensor([1e-3, 2e-3]))
-    scale = torch.tensor([1.0, -3, 2], dtype=torch.float64)
-    assert DenseOperator(a).error == (DenseOperator(a) + DenseOperator(a)).error == 0
-    two = DiagonalScaledOperator(rough, None, scale, torch.tensor([0, 1, 1]))  # one graph's scale leaves the other's
-    stack = HeadStackOperator([rough, DenseOperator(a)])
-    for op, wanted in (
-        (-2 * rough, [[2e-3]] * 3),
-        (rough + rough, [[2e-3]] * 3),
-        (DiagonalScaledOperator(rough, scale, scale), [[3e-3], [9e-3], [6e-3]]),
-        *((op, [[1e-3], [3e-3], [3e-3]]) for op in (two, two.T.T, two.bound)),
-        (stack, [[1e-3, 0.0]] * 3),
-        (BlockDiagonalOperator([rough, exact]), [[1e-3]] * 4 + [[2e-3]]),
-    ):
-        torch.testing.assert_close(torch.as_tensor(op.error), torch.tensor(wanted), check_dtype=False)
-    # Entries off by their errors leave the product within its error.
-    product = KroneckerOperator(rough, exact)
-    off = torch.kron(a + 1e-3, b + torch.tensor([[1e-3], [2e-3]], dtype=torch.float64) * b.sign())
-    assert ((off - torch.kron(a, b)).abs() <= product.error).all()
-    assert KroneckerOperator(rough, stack).error.shape == (9, 2)
-
-
-def test_what_the_signs_build_and_show():
-    op = DenseOperator(torch.ones(2, 3, 3))
-    for negated in (op - 2 * op, -op):
-        torch.testing.assert_close(negated.to_dense(), -op.matrix)
-    assert repr(op) == "DenseOperator(num_nodes=3, heads=2)"
 
 
 @pytest.mark.parametrize(
