@@ -10,6 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from pyg_topomask.limits import limits
 from pyg_topomask.operators import CausalOperator, DenseOperator, MaskOperator, SparseFactorOperator, SparseOperator
+from pyg_topomask.ops.attention import full_softmax
 from pyg_topomask.ops.attention.engines import pairs
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.plan import ENGINES
@@ -74,7 +75,7 @@ def test_all_engines_are_checked():
 @of_every_kernel(SMALL)
 def test_first_and_second_derivatives(mask, kernel):
     """Also with dropout on pairs, if the seed is the same: in blocks, torch's draws depend on the order in memory that
-    is another one without gradients. Parts, and torch's fused softmax, cannot be differentiated twice."""
+    is another one without gradients."""
     problem, inputs = problem_of(KERNELS[kernel], SMALL[mask], width=2, channels=2)
     for name, attend in serving(problem).items():
         dropout = 0.4 if problem.kernel.name == "additive" and "pairs" in name else 0.0
@@ -84,8 +85,16 @@ def test_first_and_second_derivatives(mask, kernel):
             return attend(remade(problem.kernel._replace(dropout=dropout), SMALL[mask], *inputs))
 
         assert gradcheck(run, inputs, fast_mode=True), name
-        if "parts" not in name and name != "sdpa":
-            assert gradgradcheck(run, inputs, fast_mode=True), name
+        assert gradgradcheck(run, inputs, fast_mode=True), name
+
+
+def test_second_derivatives_of_torchs_fused_softmax_are_refused(monkeypatch):
+    """It serves graphs that compiled code leaves to it."""
+    monkeypatch.setattr(full_softmax, "_MOST_COMPILED", 0)
+    problem, inputs = problem_of(KERNELS["softmax"], SMALL["none"], width=2, channels=2)
+    grads = torch.autograd.grad(ENGINES["sdpa"].attend(problem).sin().sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"derivative for .*scaled_dot_product.* is not implemented"):
+        torch.autograd.grad(grads[0].sum(), inputs)
 
 
 @pytest.mark.parametrize("spoil", [1e6, torch.nan])
@@ -338,17 +347,16 @@ def test_repeats_bit_for_bit_on_any_number_of_threads(mask, kernel):
 
 @of_every_kernel(["none", "sparse_heads", "factored", "toeplitz", "low_rank"], UNSIGNED)
 def test_forward_mode_transforms_and_autocast(mask, kernel):
-    """Right, or refused. Parts are computed again in the backward pass, which transforms of torch.func refuse."""
+    """Right, or refused."""
     problem, inputs = problem_of(KERNELS[kernel], MASKS[mask])
-    for name, attend in serving(problem).items():
+    for attend in serving(problem).values():
 
         @torch.autocast("cpu", enabled=False)  # as the public functions do
         def run(*inputs, attend=attend):
             return attend(remade(KERNELS[kernel], MASKS[mask], *inputs))
 
         check_forward_mode(run, inputs)
-        if "parts" not in name:
-            check_reverse_mode(run, inputs)
+        check_reverse_mode(run, inputs)
         check_backward_in_autocast(run, [x.float() for x in inputs])
 
 

@@ -1,8 +1,8 @@
 """Attention on the pairs of a mask with hubs: pairs are listed for one part of the rows at a time.
 
 Any two nodes whose walks visit the same hub form a pair, so the number of pairs grows with the square of a hub's
-degree, even if the mask stores few numbers. Each part is computed again in the backward pass, which is then not
-differentiable itself: memory stays bounded, and time grows.
+degree, even if the mask stores few numbers. Each part is computed again in the backward pass: memory stays bounded, and
+time grows. Transforms of ``torch.func`` know no such pass, so under them all parts are kept.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyg_topomask.checks import warn_once
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, pairs_triton
 from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.typing import PerformanceWarning
 
@@ -59,6 +60,7 @@ def attend(problem: Problem) -> Tensor:
         def part(q: Tensor, k: Tensor, v: Tensor, rows: tuple[int, int] = rows) -> Tensor:
             return attend_part(replace(problem, q=q, k=k, v=v, rows=rows))
 
-        parts.append(checkpoint(part, q, problem.k, problem.v, use_reentrant=False))
+        given = q, problem.k, problem.v
+        parts.append(part(*given) if loader.is_transformed() else checkpoint(part, *given, use_reentrant=False))
         start += size
     return torch.cat(parts)
