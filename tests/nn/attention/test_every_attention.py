@@ -13,12 +13,12 @@ from pyg_topomask.nn import (
     GRFMask,
     MaskedAttention,
     PerformerAttention,
-    PrimphormerAttention,
 )
 from pyg_topomask.nn.attention import masked
-from pyg_topomask.testing import GRAPHS, AttentionCase, examples
+from pyg_topomask.testing import GRAPHS, examples
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrder
 from tests.nn.attention.references import REFERENCES, VARIANTS
+from tests.nn.attention.weights_case import WeightsCase
 
 MADE = (
     examples(ATTENTION)
@@ -36,7 +36,7 @@ MADE = (
 ODD = Data(x=torch.zeros(4, 4).double(), edge_index=torch.tensor([[0, 0, 1, 2, 2], [1, 1, 0, 2, 2]]), num_nodes=4)
 
 
-class TestEveryAttention(AttentionCase):
+class TestEveryAttention(WeightsCase):
     names = ("path", "isolated", "single", "star", "two_parts", "one_way")
 
     @pytest.fixture(autouse=True, params=MADE)
@@ -57,33 +57,6 @@ class TestEveryAttention(AttentionCase):
 
     def reference(self, attn, x, batch, carry):
         return REFERENCES[type(attn)](attn, x, batch, carry)
-
-    def test_weights_of_pairs_are_those_that_multiply_the_values(self):
-        self.channels, seen = 16, []  # more channels of a head than nodes of a graph, so that the values tell all apart
-        attn, batch, x = self._case()
-        out, size = attn(x, batch.batch, batch), batch.num_nodes
-        if isinstance(attn, PrimphormerAttention):
-            with pytest.raises(NotImplementedError, match=f"{type(attn).__name__} forms no weights of pairs"):
-                attn(x, batch.batch, batch, return_attention_weights=True)
-            return
-        attn.qkv.register_forward_hook(lambda module, inputs, result: seen.append(result))
-        (attn.out or attn).register_forward_hook(lambda module, inputs, result: seen.append((inputs[0], result)))
-        again, (pairs, weights) = attn(x, batch.batch, batch, return_attention_weights=True)
-        assert torch.equal(again, out)
-        width = getattr(attn, "val_dim", self.channels // attn.heads)
-        values = seen[0][:, -attn.heads * width :].unflatten(1, (attn.heads, -1))
-        terms = weights[..., None] * values[pairs[1]]
-        sums = torch.zeros_like(values).index_add(0, pairs[0], terms).flatten(1)
-        torch.testing.assert_close(sums, seen[1][attn.out is None], **self.tol)
-        if bool((weights >= 0).all()):  # and so the mask is its own bound
-            total = torch.zeros(len(values), attn.heads, dtype=x.dtype).index_add(0, pairs[0], weights)
-            torch.testing.assert_close(total, (total > 0.5).to(total), **self.tol)
-        assert torch.equal(pairs, pairs.unique(dim=1))
-        chosen = torch.isin(pairs[0], torch.tensor([1, size - 1]))
-        rows = attn(x, batch.batch, batch, return_attention_weights=True, rows=[size - 1, 1])[1]
-        torch.testing.assert_close(rows, (pairs[:, chosen], weights[chosen]), **self.tol)
-        with pytest.raises(ValueError, match=f"'rows' must be numbers of nodes.*got \\[{size}"):
-            attn(x, batch.batch, batch, return_attention_weights=True, rows=[size])
 
 
 @pytest.mark.parametrize("name", ATTENTION)

@@ -1,10 +1,12 @@
 import pytest
 import torch
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import barabasi_albert_graph
 
+from pyg_topomask.expressivity.expected_walks import with_expected_walks
 from pyg_topomask.nn import RWGNKMask
 from pyg_topomask.ops.blocks import block_layout
-from pyg_topomask.testing import GRAPHS, OperatorCase
+from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
 
 LAMBDA = 0.75  # exact in float32, in which the mask keeps it
@@ -52,6 +54,28 @@ class TestRWGNKOperatorPerHead(RWGNKCase):
 
     def reference(self, data):
         return torch.stack([kernel(data, 0.5, 1.0), kernel(data, 0.875, 0.25)])
+
+
+@pytest.mark.parametrize("name", ["path", "star", "two_parts", "random"])
+@pytest.mark.parametrize("length", [3, 60])
+def test_the_expected_kernel_lies_between_two_series_of_the_adjacency(name, length):
+    """Theorem 4.2 of GKAT, with coefficients i + 1, and, for walks that are cut after so many steps, 2 length - i + 1.
+
+    The upper series converges for the smallest degree of the graph only where decay is small.
+    """
+    data = GRAPHS[name] if name in GRAPHS else Data(edge_index=barabasi_albert_graph(12, 3), num_nodes=12)
+    adj = dense_adjacency(Data(edge_index=data.edge_index, num_nodes=data.num_nodes))
+    mask = RWGNKMask(decay=0.25, alpha=0.0, max_length=length).double()
+    found, degree = mask(with_expected_walks(data, length, 0.2)).to_dense(), adj.sum(1)
+
+    def series(step):
+        terms = [torch.linalg.matrix_power(step * adj, i) for i in range(2 * length + 1)]
+        return sum((min(i, 2 * length - i) + 1) * term for i, term in enumerate(terms))
+
+    rho = (1 - 0.2) * 0.25
+    assert (series(rho / degree.max()) <= found + 1e-12).all()
+    assert (found <= series(rho / degree.min()) + 1e-12).all()
+    assert (series(rho / degree.max()) < found - 1e-9).any() or degree.max() == degree.min()
 
 
 def test_learnable_numbers_get_gradients():
