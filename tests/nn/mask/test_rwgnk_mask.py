@@ -78,14 +78,7 @@ def test_the_expected_kernel_lies_between_two_series_of_the_adjacency(name, leng
     assert (series(rho / degree.max()) < found - 1e-9).any() or degree.max() == degree.min()
 
 
-def test_learnable_numbers_get_gradients():
-    mask = RWGNKMask(heads=2, decay=0.6, alpha=0.8, max_length=3, learnable=True).double()
-    data, x = walked(GRAPHS["star"]), torch.randn(5, 2, 3, dtype=torch.float64)
-
-    def product(decay, alpha):
-        return torch.func.functional_call(mask, {"decay": decay, "alpha": alpha}, (data,)) @ x
-
-    assert torch.autograd.gradcheck(product, tuple(p.detach().requires_grad_() for p in mask.parameters()))
+def test_numbers_that_are_not_learned_are_in_the_state():
     assert not list(RWGNKMask().parameters())
     assert set(RWGNKMask().state_dict()) == {"decay", "alpha"}
 
