@@ -6,7 +6,8 @@ from pyg_topomask.nn.auxiliary import auxiliary_loss
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.conv import GatedGCN, StableGINEConv
 from pyg_topomask.nn.dynamic_walks import redraw_walks
-from pyg_topomask.nn.encoder import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
+from pyg_topomask.nn.encoder import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS
+from pyg_topomask.nn.encoder.base import ComposedNodeEncoder
 from pyg_topomask.nn.export import export_model, graph_inputs
 from pyg_topomask.nn.gps_conv import GPSConv
 from pyg_topomask.nn.gps_layer import GPSLayer

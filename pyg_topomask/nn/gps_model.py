@@ -16,7 +16,7 @@ from pyg_topomask.nn.gps_layer import Part
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import check_homogeneous, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, check_tokens
-from pyg_topomask.nn.head import MLPHead
+from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
 from pyg_topomask.nn.reset import Resettable

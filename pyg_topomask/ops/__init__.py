@@ -9,7 +9,7 @@ from pyg_topomask.ops.attention.masked import (
 )
 from pyg_topomask.ops.products.polynomial import deconvolve
 from pyg_topomask.ops.reach import reach
-from pyg_topomask.ops.topk.attention import topk_attention, topk_edge_index
+from pyg_topomask.ops.topk.attention import topk_attention
 from pyg_topomask.ops.topk.search import topk_inner_product
 from pyg_topomask.ops.walks.sample import Walks, sample_walks
 
@@ -24,6 +24,5 @@ __all__ = [
     "reach",
     "sample_walks",
     "topk_attention",
-    "topk_edge_index",
     "topk_inner_product",
 ]

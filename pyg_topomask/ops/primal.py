@@ -71,7 +71,7 @@ def primal_scores(qk: Tensor, update: Tensor, weight: Tensor) -> Tensor:
 
 def sums_of_squares(scores: Tensor) -> Tensor:
     """Sums over the nodes of the squares of scores, ``[2 H, N, s] → [2 H, s]``."""
-    return _SumOfSquares.apply(scores, 1).squeeze(1)
+    return scores.square().sum(1)
 
 
 def map_scores(scores: Tensor, out_weight: Tensor, drop: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -81,25 +81,6 @@ def map_scores(scores: Tensor, out_weight: Tensor, drop: Callable[[Tensor], Tens
     # Compute W_c [e; r] as W_ce e + W_cr r, without concatenation.
     halves = drop(scores).reshape(2, features // 2 * num_nodes, rank) @ out_weight
     return halves.sum(dim=0).unflatten(0, (features // 2, num_nodes)).transpose(0, 1), squares
-
-
-class _SumOfSquares(torch.autograd.Function):
-    """Sum of squares along one dimension, kept as a dimension of size 1; neither pass stores the squares."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, dim: int) -> Tensor:
-        return torch.linalg.vector_norm(x, dim=dim, keepdim=True).square()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        return x * (2 * grad), None
 
 
 class _PrimalMap(CompiledOp):

@@ -3,14 +3,9 @@
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.encoder import (
-    EDGE_ENCODERS,
-    NODE_ENCODERS,
-    POSITIONAL_ENCODERS,
-    GraphormerDegrees,
-    MLPNodeEncoder,
-)
-from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES
+from pyg_topomask.nn.encoder import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS
+from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES, MLPNodeEncoder
+from pyg_topomask.nn.encoder.pair_bias import GraphormerDegrees
 
 K = 5  # eigenvectors: more than the smallest graphs have
 NODES = {

@@ -3,21 +3,11 @@ import torch
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask import transforms
-from pyg_topomask.nn import ComposedNodeEncoder
-from pyg_topomask.nn.encoder import (
-    EDGE_ENCODERS,
-    NODE_ENCODERS,
-    POSITIONAL_ENCODERS,
-    EquivStableLapPE,
-    GraphormerBias,
-    GraphormerDegrees,
-    LapPE,
-    MLPNodeEncoder,
-    NormalizedEncoder,
-    RelativeWalkBias,
-    SignNet,
-)
-from pyg_topomask.nn.encoder.features import ATOM_SIZES, BOND_SIZES
+from pyg_topomask.nn import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
+from pyg_topomask.nn.encoder.base import NormalizedEncoder
+from pyg_topomask.nn.encoder.features import ATOM_SIZES, BOND_SIZES, MLPNodeEncoder
+from pyg_topomask.nn.encoder.laplacian import EquivStableLapPE, LapPE, SignNet
+from pyg_topomask.nn.encoder.pair_bias import GraphormerBias, GraphormerDegrees, RelativeWalkBias
 from pyg_topomask.testing import GRAPHS, empty_graph, permute
 from tests.nn.encoder_cases import CASES, EDGES, POSITIONAL, K, encodable
 

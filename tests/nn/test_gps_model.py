@@ -16,7 +16,7 @@ from pyg_topomask.nn import (
     PowerSeriesMask,
     ToeplitzMask,
 )
-from pyg_topomask.nn.encoder import NodePositions
+from pyg_topomask.nn.encoder.positions import NodePositions
 from pyg_topomask.nn.norm import NORMS
 from pyg_topomask.operators import PowerSeriesOperator
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference

@@ -7,9 +7,11 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv
 
 from pyg_topomask.nn import FullAttention, GatedGCN, GPSNetwork, GPSStack, KMIPAttention, SANAttention
-from pyg_topomask.nn.encoder import ConstantEdgeEncoder, Encoder, LinearEdgeEncoder, LinearNodeEncoder
+from pyg_topomask.nn.encoder.base import Encoder
+from pyg_topomask.nn.encoder.features import ConstantEdgeEncoder, LinearEdgeEncoder, LinearNodeEncoder
 from pyg_topomask.nn.graph_token import GraphToken
-from pyg_topomask.nn.head import GraphHead, NodeHead
+from pyg_topomask.nn.head.graph import GraphHead
+from pyg_topomask.nn.head.mlp import NodeHead
 from pyg_topomask.ops import all_pairs
 from pyg_topomask.testing import GRAPHS, empty_graph
 

@@ -37,7 +37,7 @@ def test_head_widths_and_norms():
     x = torch.randn(5, C)
     for act, l2_norm in ((torch.relu, True), (elu, False)):
         head = HEADS["node"](C, 3, layers=2, act=act.__name__, l2_norm=l2_norm)
-        first, last = (m for m in head.mlp.layers if isinstance(m, Linear))
+        first, last = (m for m in head.layers if isinstance(m, Linear))
         hidden = act(first(x))
         torch.testing.assert_close(head(x), last(normalize(hidden, dim=1) if l2_norm else hidden))
     mlp, single = HEADS["mlp_graph"](C, 3, layers=1, dropout=0.5), batch_of("single")

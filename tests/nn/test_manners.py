@@ -22,7 +22,7 @@ from pyg_topomask.nn import (
     GPSStack,
     StableGINEConv,
 )
-from pyg_topomask.nn.encoder import AtomEncoder
+from pyg_topomask.nn.encoder.features import AtomEncoder
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.testing import examples

@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.nn import FullAttention
-from pyg_topomask.nn.encoder import RelativeWalkBias
+from pyg_topomask.nn.encoder.pair_bias import RelativeWalkBias
 from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import LoadedDataset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -84,32 +85,14 @@ class CategoricalEncoder(Encoder):
         return self.table(value + self.first)
 
 
-class AtomEncoder(CategoricalEncoder):
-    """OGB's atoms: ``x [N, 9]``."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, ATOM_SIZES, "x")
-
-
-class BondEncoder(CategoricalEncoder):
-    """OGB's bonds: ``edge_attr [E, 3]``."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, BOND_SIZES, "edge_attr")
-
-
-class ASTNodeEncoder(CategoricalEncoder):
-    """Nodes of ogbg-code2's syntax trees: type, attribute and depth, ``x [N, 3]``. Deeper nodes count as depth 20."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, AST_SIZES, "x")
-
-
-class ASTEdgeEncoder(CategoricalEncoder):
-    """Edges of ogbg-code2: ``edge_attr [E, 2]``, whether an edge to the next token and whether an inverse edge."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, (2, 2), "edge_attr")
+AtomEncoder = partial(CategoricalEncoder, sizes=ATOM_SIZES, attribute="x")
+"""OGB's atoms: ``x [N, 9]``."""
+BondEncoder = partial(CategoricalEncoder, sizes=BOND_SIZES, attribute="edge_attr")
+"""OGB's bonds: ``edge_attr [E, 3]``."""
+ASTNodeEncoder = partial(CategoricalEncoder, sizes=AST_SIZES, attribute="x")
+"""Nodes of ogbg-code2's syntax trees: type, attribute and depth, ``x [N, 3]``. Deeper nodes count as depth 20."""
+ASTEdgeEncoder = partial(CategoricalEncoder, sizes=(2, 2), attribute="edge_attr")
+"""Edges of ogbg-code2: ``edge_attr [E, 2]``, whether an edge to the next token and whether an inverse edge."""
 
 
 class TypeDictNodeEncoder(CategoricalEncoder):

@@ -1,13 +1,14 @@
 """Heads that turn node embeddings into predictions, called as ``head(x, graph)``."""
 
+from collections.abc import Callable
+
 from torch.nn import Module
 
 from pyg_topomask.nn.head.edge import EdgeHead
 from pyg_topomask.nn.head.graph import CodeGraphHead, GraphHead, MLPGraphHead, SANGraphHead
-from pyg_topomask.nn.head.mlp import MLPHead
-from pyg_topomask.nn.head.node import NodeHead
+from pyg_topomask.nn.head.mlp import NodeHead
 
-HEADS: dict[str, type[Module]] = {
+HEADS: dict[str, Callable[..., Module]] = {
     "graph": GraphHead,
     "node": NodeHead,
     "inductive_node": NodeHead,
@@ -19,14 +20,3 @@ HEADS: dict[str, type[Module]] = {
 }
 """GraphGPS's name -> head, built as ``cls(channels, out_channels, …)``. GraphGPS's ``default`` is the head named after
 the task's level. The caller selects the nodes or edges that count, such as those of a split."""
-
-__all__ = [
-    "HEADS",
-    "CodeGraphHead",
-    "EdgeHead",
-    "GraphHead",
-    "MLPGraphHead",
-    "MLPHead",
-    "NodeHead",
-    "SANGraphHead",
-]

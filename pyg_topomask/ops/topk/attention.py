@@ -89,27 +89,3 @@ def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tens
         number = torch.arange(weight.numel(), device=v.device)
         weight = weight * keep_factors(dropout, draw_seeds(1).to(v.device), number).to(weight)
     return spmm(kept.pattern, weight, v)
-
-
-def topk_edge_index(index: Tensor, head: int | None = None) -> Tensor:
-    """Kept pairs as edges from query to key (row and column of the attention matrix), for inspection and plots.
-
-    Args:
-        index: Kept keys as `topk_inner_product` returns them, shape ``[Nq, topk]`` or ``[Nq, H, topk]``.
-        head: Head whose pairs are returned; the union over all heads if :obj:`None`.
-
-    Returns:
-        Shape ``[2, E]``, int64, sorted, without duplicates.
-
-    Raises:
-        ValueError: If the head does not exist.
-    """
-    if head is not None:
-        index = index[:, None] if index.dim() == 2 else index
-        if not 0 <= head < index.size(1):
-            raise ValueError(f"'head' must be from 0 to {index.size(1) - 1} (got {head})")
-        index = index[:, head]
-    index = index.flatten(1)
-    row = torch.arange(index.size(0), device=index.device)[:, None].expand_as(index)
-    present = index >= 0
-    return torch.stack([row[present], index[present]]).unique(dim=1)

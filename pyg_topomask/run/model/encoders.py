@@ -10,16 +10,10 @@ from torch.nn import Module
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
-from pyg_topomask.nn.encoder import (
-    Encoder,
-    EquivStableLapPE,
-    GraphormerBias,
-    GraphormerDegrees,
-    LinearNodeEncoder,
-    MLPNodeEncoder,
-    NormalizedEncoder,
-    RelativeWalkBias,
-)
+from pyg_topomask.nn.encoder.base import Encoder, NormalizedEncoder
+from pyg_topomask.nn.encoder.features import LinearNodeEncoder, MLPNodeEncoder
+from pyg_topomask.nn.encoder.laplacian import EquivStableLapPE
+from pyg_topomask.nn.encoder.pair_bias import GraphormerBias, GraphormerDegrees, RelativeWalkBias
 from pyg_topomask.ops.encodings.pair_encodings import NUM_ELECTROSTATIC
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.model.convs import CONVS

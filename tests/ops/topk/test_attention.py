@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyg_topomask.ops import topk_attention, topk_edge_index, topk_inner_product
+from pyg_topomask.ops import topk_attention, topk_inner_product
 from tests.ops.topk.test_search import batch_of
 
 SIZES = (20, 1, 0, 2, 130)  # graph 2 is empty
@@ -54,13 +54,6 @@ def test_attention_keeps_no_more_places_than_there_are_keys():
 def test_attention_without_numbers_is_refused():
     with pytest.raises(ValueError, match=r"at least one channel per head \(got \[4, 1, 0\]\)"):
         topk_attention(torch.zeros(4, 1, 0), torch.zeros(4, 1, 0), torch.ones(4, 1, 2), 2)
-
-
-def test_edge_index():
-    index = torch.tensor([[[1, 0], [1, -1]], [[0, -1], [1, 0]]])  # [N, H, topk]
-    assert topk_edge_index(index).tolist() == [[0, 0, 1, 1], [0, 1, 0, 1]]
-    assert topk_edge_index(index, head=0).tolist() == [[0, 0, 1], [0, 1, 0]]
-    assert topk_edge_index(index[:, 1]).tolist() == [[0, 1, 1], [1, 0, 1]]
 
 
 @pytest.mark.parametrize("sizes", [SIZES, (40, 60)])
