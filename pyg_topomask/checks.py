@@ -71,8 +71,8 @@ def check_heads(channels: int, heads: int) -> tuple[int, int]:
 
 def check_grid_shape(grid_shape: Sequence[int]) -> tuple[int, ...]:
     """Sizes of a grid's axes as Python integers. Raises ValueError and TypeError."""
-    if len(grid_shape) == 0:
-        raise ValueError("'grid_shape' must name the size of at least one axis (got none)")
+    if not isinstance(grid_shape, Sequence) or len(grid_shape) == 0:
+        raise ValueError(f"'grid_shape' must hold the size of each axis, such as [8, 8] (got {grid_shape!r})")
     return tuple(check_integer("grid_shape", size, 1) for size in grid_shape)
 
 

@@ -81,7 +81,7 @@ REFUSED = [
     (lambda: ToeplitzOperator(torch.ones(3, 4), (2, 2)), ValueError, r"must be \[3, 3\].*grid \[2, 2\].*\[3, 4\]"),
     (lambda: ToeplitzOperator(torch.ones(1, 1, 3, 3), (2, 2)), ValueError, r"got \[1, 1, 3, 3\]"),
     (lambda: ToeplitzOperator(torch.ones(3).long(), (2,)), TypeError, "floating point"),
-    (lambda: ToeplitzOperator(torch.ones(1), ()), ValueError, "at least one axis"),
+    (lambda: ToeplitzOperator(torch.ones(1), ()), ValueError, "size of each axis"),
     (lambda: ToeplitzOperator(torch.ones(3), (2,), -1), ValueError, "'num_graphs' must be at least 0"),
     (lambda: GridHeatOperator((2, 0), 1.0), ValueError, "'grid_shape' must be at least 1"),
     (lambda: GridHeatOperator((2.5,), 1.0), TypeError, "'grid_shape' must be an integer"),

@@ -55,7 +55,7 @@ def test_other_graphs_are_refused(data, shape, message):
         AddGridShape(shape)(data.clone())
 
 
-@pytest.mark.parametrize(("shape", "message"), [((), "at least one axis"), ((0, 3), "'grid_shape' must be at least 1")])
+@pytest.mark.parametrize(("shape", "message"), [((), "size of each axis"), ((0, 3), "'grid_shape' must be at least 1")])
 def test_wrong_shapes_are_refused(shape, message):
     with pytest.raises(ValueError, match=message):
         AddGridShape(shape)

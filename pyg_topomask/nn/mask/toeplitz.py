@@ -60,10 +60,6 @@ class ToeplitzMask(Mask):
 
     def __init__(self, grid_shape: Sequence[int], heads: int = 1, function: str = "offset") -> None:
         super().__init__(heads)
-        if not isinstance(grid_shape, Sequence) or len(grid_shape) == 0:
-            raise ValueError(
-                f"'grid_shape' must hold the sizes of the largest grid, such as [8, 8] (got {grid_shape!r})"
-            )
         check_choice("function", function, FUNCTIONS)
         self.grid_shape = check_grid_shape(grid_shape)
         self.function, distance = function, _distances(self.grid_shape)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.second_derivatives import gradients_in_torch
 
 DTYPES = {torch.float32: 1, torch.float64: 2, torch.int64: 3, torch.int32: 4}
 """Codes of the dtypes that compiled functions read; those of ``code_of`` in ``array.h``."""
@@ -99,8 +98,8 @@ class CompiledOp:
     A subclass says what the attributes and methods below say, and is made once, as a constant of its module. A call
     takes all ``arrays`` (:obj:`None` for one that is absent) and then all ``numbers``. On CPU, in float32 and float64,
     the compiled function answers; where `refuses` gives a reason, the `twin` does. Gradients that are differentiated
-    again are those of the twin. ``torch.compile`` and ``torch.export`` see the operator ``topomask::<name>``, which
-    loads in any process that imports this package.
+    again are those of the twin. ``torch.compile`` calls an operation as it is, between compiled parts, and
+    ``torch.export`` traces the twin.
 
     The compiled function gets the arrays (or what `prepare` makes of them), the results, the gradients of the results
     that have one, and room for the gradients of the first ``differentiable`` arrays, in this order. In the forward
@@ -143,7 +142,6 @@ class CompiledOp:
             self.library, self.name, (*reads, *self.results, *grads), self.reads_numbers or self.numbers
         )
         self._with_gaps = [name in self.with_gaps for name in reads]
-        self._register(names)
         if self.library:
             OPS[self.name] = self
 
@@ -184,13 +182,13 @@ class CompiledOp:
 
     def __call__(self, *inputs: Any) -> Any:
         """The result, or all results."""
-        if self.refuses(*inputs) is not None:
-            return self.twin(*inputs)
+        if torch.compiler.is_compiling() and not is_exporting():
+            return _as_it_is(self, *inputs)
         tensors = inputs[: self._count]
-        if loader.is_traced() or any(type(x) not in _ORDINARY for x in tensors):
-            return self._traced(*inputs)
+        if self.refuses(*inputs) is not None or loader.is_traced() or any(type(x) not in _ORDINARY for x in tensors):
+            return self.twin(*inputs)
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            return _Eager.apply(self, *inputs)
+            return _Differentiable.apply(self, *inputs)
         return self.compute(*inputs)
 
     def compute(self, *inputs: Any) -> Any:
@@ -226,105 +224,58 @@ class CompiledOp:
         threads = loader.num_threads(self.work(*inputs), self.work_per_thread)
         self._entry(arrays, *numbers, threads=threads)
 
-    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Tensor | tuple[Tensor, ...]) -> None:
-        results = (output,) if isinstance(output, Tensor) else output
-        ctx.save_for_backward(*inputs[: self._count], *(results if self.keeps_results else ()))
-        ctx.numbers = inputs[self._count :]
-        if self.constant_results:
-            ctx.mark_non_differentiable(*results[len(self._moving) :])
-        ctx.set_materialize_grads(False)
-
-    def _differentiate(
-        self, ctx: Any, needed: Sequence[bool], grads: Sequence[Tensor | None], compiled: Callable[..., Any]
-    ) -> tuple[Tensor | None, ...]:
-        """Gradients of all inputs, from those of the results."""
-        saved = ctx.saved_tensors  # read once, or checkpoints complain
-        tensors, results = saved[: self._count], saved[self._count :]
-        inputs, grads = (*tensors, *ctx.numbers), grads[: len(self._moving)]
-        first = tensors[: self.differentiable]
-        needed = [needs and x is not None for needs, x in zip(needed, first)]
-        if torch.is_grad_enabled():
-            given = tuple(grad for grad in grads if grad is not None)
-            again = partial(self._twin_again, inputs, grads)
-            found = gradients_in_torch(again, first, needed, given) if given else [None] * len(first)
-        else:
-            shapes = self.shapes(*inputs)
-            filled = [
-                tensors[0].new_zeros(shape) if grad is None else grad.contiguous() for grad, shape in zip(grads, shapes)
-            ]
-            found = compiled(needed, inputs, results or [None] * len(self.results), filled)
-        return (*found, *(None,) * (len(inputs) - len(first)))
-
-    def _twin_again(
-        self, inputs: tuple[Any, ...], grads: Sequence[Tensor | None], *first: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        """Those results of the twin that have a gradient."""
-        output = self.twin(*first, *inputs[len(first) :])
-        results = (output,) if isinstance(output, Tensor) else output
-        return tuple(result for result, grad in zip(results, grads) if grad is not None)
-
-    def _register(self, names: Sequence[str]) -> None:
-        """Register the operators that ``torch.compile`` and ``torch.export`` put into their graphs."""
-        kinds = {int: "SymInt", bool: "bool", float: "float"}
-        arrays = [f"Tensor{'?' * (full != name)} {name}" for full, name in zip(self.arrays, names)]
-        given = ", ".join(arrays + [f"{kinds[kind]} {name}" for name, kind in self.numbers.items()])
-        gives = ", ".join(["Tensor"] * len(self.results))
-        operator = torch.library.custom_op(
-            f"topomask::{self.name}", lambda *x: self.compute(*x), mutates_args=(), schema=f"({given}) -> ({gives})"
-        )
-
-        @operator.register_fake
-        def _(*inputs: Any) -> Any:
-            results = tuple(inputs[0].new_empty(shape) for shape in self.shapes(*inputs))
-            return results if len(results) > 1 else results[0]
-
-        first = self.differentiable
-        known = [f"Tensor? {name}" for name in self.results] + [f"Tensor grad_{name}" for name in self._moving]
-        gives = ", ".join(["Tensor"] * first)
-        schema = f"(bool[] needed, {', '.join(known)}, {given}) -> ({gives})"
-        split = len(self.results), len(known)
-
-        def gradients(needed: list[bool], *rest: Any) -> Any:
-            inputs = rest[split[1] :]
-            found = self.backward(needed, inputs, list(rest[: split[0]]), list(rest[split[0] : split[1]]))
-            given = tuple(inputs[0].new_empty(0) if x is None else x for x in found)
-            return given if len(given) > 1 else given[0]
-
-        backward = torch.library.custom_op(f"topomask::{self.name}_backward", gradients, mutates_args=(), schema=schema)
-
-        @backward.register_fake
-        def _(needed: list[bool], *rest: Any) -> Any:
-            inputs = rest[split[1] :]
-            wanted = [x.shape if needs and x is not None else (0,) for x, needs in zip(inputs, needed)]
-            given = tuple(inputs[0].new_empty(shape) for shape in wanted)
-            return given if len(given) > 1 else given[0]
-
-        def call_backward(needed: Sequence[bool], inputs: Any, results: Any, grads: Any) -> Any:
-            found = backward(list(needed), *results, *grads, *inputs)
-            given = (found,) if isinstance(found, Tensor) else found
-            return [x if needs else None for x, needs in zip(given, needed)]
-
-        def differentiate(ctx: Any, *grads: Any) -> Any:
-            return self._differentiate(ctx, ctx.needs_input_grad[:first], grads, call_backward)
-
-        operator.register_autograd(differentiate, setup_context=self._save)
-        self._traced = operator
+    def twin_gradients(
+        self, needed: Sequence[bool], inputs: tuple[Any, ...], grads: Sequence[Tensor | None]
+    ) -> Sequence[Tensor | None]:
+        """Gradients of the first arrays by the twin, which can be differentiated again."""
+        first = inputs[: self.differentiable]
+        views = [None if x is None else x.view_as(x) for x in first]  # the same tensor twice has two gradients
+        with torch.autocast(inputs[0].device.type, enabled=False):  # a backward pass may run inside of autocast
+            output = self.twin(*views, *inputs[len(first) :])
+            results = (output,) if isinstance(output, Tensor) else output
+            outputs = [result for result, grad in zip(results, grads) if grad is not None]
+            given = [grad for grad in grads if grad is not None]
+            wanted = [x for x, needs in zip(views, needed) if needs]
+            if not (given and wanted):
+                return [None] * len(first)
+            found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True))
+        return [next(found) if needs else None for needs in needed]
 
 
 _ORDINARY = (Tensor, Parameter, type(None))
 
 
-class _Eager(torch.autograd.Function):
-    """An operation without the dispatch of torch.library, which takes twice as long as the rest of a small call."""
+@torch.compiler.disable
+def _as_it_is(op: CompiledOp, *inputs: Any) -> Any:
+    return op(*inputs)
+
+
+class _Differentiable(torch.autograd.Function):
+    """A call with gradients. The dispatch of torch.library would take twice as long as the rest of a small call."""
 
     @staticmethod
     def forward(ctx: Any, op: CompiledOp, *inputs: Any) -> Any:
         output = op.compute(*inputs)
-        ctx.op = op
-        op._save(ctx, inputs, output)
+        results = (output,) if isinstance(output, Tensor) else output
+        ctx.op, ctx.numbers = op, inputs[op._count :]
+        ctx.save_for_backward(*inputs[: op._count], *(results if op.keeps_results else ()))
+        if op.constant_results:
+            ctx.mark_non_differentiable(*results[len(op._moving) :])
+        ctx.set_materialize_grads(False)
         return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        op, needed = ctx.op, ctx.needs_input_grad[1:]
-        return None, *op._differentiate(ctx, needed, grads, op.backward)
+        op, saved = ctx.op, ctx.saved_tensors  # read once, or checkpoints complain
+        inputs, results = (*saved[: op._count], *ctx.numbers), saved[op._count :] or [None] * len(op.results)
+        first, grads = inputs[: op.differentiable], grads[: len(op._moving)]
+        needed = [needs and x is not None for needs, x in zip(ctx.needs_input_grad[1:], first)]
+        if torch.is_grad_enabled():
+            found = op.twin_gradients(needed, inputs, grads)
+        else:
+            shapes = op.shapes(*inputs)
+            filled = [
+                saved[0].new_zeros(shape) if grad is None else grad.contiguous() for grad, shape in zip(grads, shapes)
+            ]
+            found = op.backward(needed, inputs, results, filled)
+        return None, *found, *(None,) * (len(inputs) - len(first))

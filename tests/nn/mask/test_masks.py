@@ -295,7 +295,7 @@ def test_graphs_without_edges_or_with_one_way_edges_are_refused():
         (lambda: ForestMask(a=0.0), "'a' must be a finite number other than 0"),
         (lambda: TreeMask(max_hops=-1), "'max_hops' must be at least 0"),
         (lambda: TreeMask(method="fast"), "one of auto, histogram, centroid"),
-        (lambda: ToeplitzMask(()), r"sizes of the largest grid, such as \[8, 8\] \(got \(\)\)"),
+        (lambda: ToeplitzMask(()), r"size of each axis, such as \[8, 8\] \(got \(\)\)"),
         (lambda: ToeplitzMask((0, 3)), "'grid_shape' must be at least 1"),
         (lambda: ToeplitzMask((3,), function="angle"), "one of offset, distance"),
         (lambda: ToeplitzMask((3,))(AddGridShape()(grid(2, 2))), r"is the grid \[2, 2\].*for grids up to \[3\]"),

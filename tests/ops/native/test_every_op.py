@@ -1,6 +1,5 @@
 """What every compiled operation must do, on the examples that each one gives."""
 
-import io
 from itertools import pairwise
 
 import pytest
@@ -218,34 +217,8 @@ def test_forward_mode_and_transforms_of_torch_func(name, number):
 def test_compiled_code_gives_the_same(name, number):
     torch._dynamo.reset()
     op, inputs = example(name, number)
-    whole = name != "linear_means"  # plain torch then, which reads the sizes of the graphs
-    compiled = torch.compile(lambda *x: op(*x), backend="aot_eager", fullgraph=whole)
+    compiled = torch.compile(lambda *x: op(*x), backend="aot_eager")
     torch.testing.assert_close(everything(op, compiled, inputs), everything(op, op, inputs), **EXACT)
-
-
-@every_op
-def test_the_operator_is_one_that_torch_can_compile(name):
-    op, inputs = example(name, 0)
-    torch.library.opcheck(op._traced, tuple(inputs))
-
-
-@pytest.mark.slow
-@every_op
-def test_a_saved_program_calls_the_operator(name):
-    """It names the operator, whose arguments are tensors and numbers alone, so that any process can run it."""
-    op, inputs = example(name, 0)
-    given = tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in inputs)
-
-    class Program(torch.nn.Module):
-        def forward(self, *inputs):
-            return op._traced(*inputs)
-
-    file = io.BytesIO()
-    torch.export.save(torch.export.export(Program(), given), file)
-    file.seek(0)
-    program = torch.export.load(file)
-    assert f"topomask.{name}.default" in program.graph_module.code
-    torch.testing.assert_close(program.module()(*given), op(*given))
 
 
 @every_op
