@@ -11,15 +11,12 @@ from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.hops import hop_pairs
-from pyg_topomask.transforms.base import GraphTransform
-from pyg_topomask.transforms.graph_input import edge_lengths, num_nodes_of
-from pyg_topomask.transforms.joined import join_edges, split_table, together
-
-_NODES_TOGETHER = 2**16  # nodes that are searched in one call
+from pyg_topomask.transforms.graph_input import edge_lengths
+from pyg_topomask.transforms.joined import JoinedTransform, join_edges, split_table
 
 
 @functional_transform("add_hops")
-class AddHops(GraphTransform):
+class AddHops(JoinedTransform):
     """Add the pairs of nodes within a number of hops and their distance, for :class:`~pyg_topomask.nn.HopMask`.
 
     Distances follow edges in their direction: row i of a mask reads the nodes that i reaches.
@@ -54,11 +51,7 @@ class AddHops(GraphTransform):
         if self.max_hops >= 2**15:
             raise ValueError(f"'max_hops' must be below 32768 (got {max_hops})")
 
-    def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
-        groups = together([num_nodes_of(graph) for graph in graphs], _NODES_TOGETHER)
-        return [added for begin, end in groups for added in self._hops(graphs[begin:end])]
-
-    def _hops(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+    def of_group(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         joined, length = join_edges(graphs), None
         if self.length is not None:
             length = torch.cat([edge_lengths(graph, self.length, graph.num_edges) for graph in graphs])

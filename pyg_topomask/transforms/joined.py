@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
+
+_NODES_TOGETHER = 2**16  # nodes of the graphs that are processed in one call
+
+
+class JoinedTransform(GraphTransform):
+    """Base of the transforms that process many graphs in one call."""
+
+    def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+        groups = together([num_nodes_of(graph) for graph in graphs], _NODES_TOGETHER)
+        return [added for begin, end in groups for added in self.of_group(graphs[begin:end])]
+
+    def of_group(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+        """Attributes to add to each graph."""
+        raise NotImplementedError
 
 
 class JoinedEdges(NamedTuple):

@@ -18,18 +18,14 @@ from pyg_topomask.ops.walks.sample import Walks, corrected_diagonal, start_strea
 from pyg_topomask.ops.walks.settings import Lengths, WalkSettings, diagonal_of, table_name, walk_settings
 from pyg_topomask.ops.walks.transition import check_transition, step_table
 from pyg_topomask.ops.walks.walkers import WalkGraph, walk_graph
-from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import check_name, num_nodes_of
-from pyg_topomask.transforms.joined import JoinedEdges, join_edges, split_table, together
-
-# Number of nodes whose walks are sampled in one call.
-_NODES_TOGETHER = 2**16
+from pyg_topomask.transforms.joined import JoinedEdges, JoinedTransform, join_edges, split_table
 
 # Largest length that the 16-bit integers of a table can hold.
 _MAX_LENGTH = 2**15 - 1
 
 
-class AddRandomWalks(GraphTransform):
+class AddRandomWalks(JoinedTransform):
     r"""Add the random walks of every node to a graph, for graph random features and random-walk kernels.
 
     The load uses the symmetrically normalised adjacency :math:`W = D^{-1/2} A D^{-1/2}` of ``edge_weight``, so that a
@@ -141,12 +137,8 @@ class AddRandomWalks(GraphTransform):
         self.__dict__.update(state)
         self._epoch.share_memory_()  # the memory of a copy is not shared yet
 
-    def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+    def of_group(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         graphs = [with_relation(graph, self._relation) for graph in graphs]
-        groups = together([num_nodes_of(graph) for graph in graphs], _NODES_TOGETHER)
-        return [added for begin, end in groups for added in self._walks(graphs[begin:end])]
-
-    def _walks(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         joined = join_edges(graphs)
         ptr, draws = joined.ptr, draw_seeds(len(graphs)) if self.seed is None else (self.seed, int(self._epoch))
         weight = None

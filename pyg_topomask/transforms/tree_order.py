@@ -13,17 +13,13 @@ from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, hash_graphs, mix
 from pyg_topomask.ops.spanning_forest import Links, spanning_forest, undirected_links
-from pyg_topomask.transforms.base import GraphTransform
-from pyg_topomask.transforms.graph_input import edge_lengths, num_nodes_of
-from pyg_topomask.transforms.joined import JoinedEdges, join_edges, together
+from pyg_topomask.transforms.graph_input import edge_lengths
+from pyg_topomask.transforms.joined import JoinedEdges, JoinedTransform, join_edges
 
 METHODS = ("breadth_first", "minimum", "random")
 
-# Number of nodes whose trees are searched in one call.
-_NODES_TOGETHER = 2**16
 
-
-class AddTreeOrder(GraphTransform):
+class AddTreeOrder(JoinedTransform):
     """Add a spanning forest, in the order of its depth, for :class:`~pyg_topomask.nn.ForestMask` and
     :class:`~pyg_topomask.nn.TreeMask`.
 
@@ -68,11 +64,7 @@ class AddTreeOrder(GraphTransform):
         """Whether the trees are random."""
         return self.method == "random"
 
-    def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
-        groups = together([num_nodes_of(graph) for graph in graphs], _NODES_TOGETHER)
-        return [added for begin, end in groups for added in self._trees(graphs[begin:end])]
-
-    def _trees(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+    def of_group(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         joined = join_edges(graphs)
         ptr, num_nodes = joined.ptr.cpu(), int(joined.ptr[-1])
         num_edges = torch.bincount(

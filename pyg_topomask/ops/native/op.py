@@ -235,7 +235,7 @@ class CompiledOp:
             results = (output,) if isinstance(output, Tensor) else output
             outputs = [result for result, grad in zip(results, grads) if grad is not None]
             given = [grad for grad in grads if grad is not None]
-            wanted = [x for x, needs in zip(views, needed) if needs]
+            wanted = [x for x, needs in zip(views, needed) if needs and x is not None]
             if not (given and wanted):
                 return [None] * len(first)
             found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True))
