@@ -61,6 +61,28 @@ def _compiled_once():
 
 
 @pytest.fixture
+def registries():
+    """Restores the tables of names and the schema of configs after the test, or when it is called."""
+    from pyg_topomask.datasets.registry import REGISTERED
+    from pyg_topomask.nn import ATTENTION, MASK
+    from pyg_topomask.run.config.schema import Config
+    from pyg_topomask.run.config.topomask import TopomaskConfig
+
+    tables = ATTENTION, MASK, REGISTERED, TopomaskConfig.model_fields
+    before = [dict(table) for table in tables]
+
+    def restore():
+        for table, known in zip(tables, before):
+            table.clear()
+            table.update(known)
+        TopomaskConfig.model_rebuild(force=True)
+        Config.model_rebuild(force=True)
+
+    yield restore
+    restore()
+
+
+@pytest.fixture
 def scripts(monkeypatch):
     """``scripts(name)`` imports a script; what it changes is put back afterwards, and its modules are forgotten."""
     path, threads = list(sys.path), torch.get_num_threads()

@@ -21,19 +21,14 @@ import pytest
 import torch
 import yaml
 
-from pyg_topomask.datasets.registry import REGISTERED
-from pyg_topomask.nn import ATTENTION, MASK
-
 pytest.importorskip("lightning")
 pytest.importorskip("pydantic")
 
 from pyg_topomask.run import cli
 from pyg_topomask.run.config.load import load
-from pyg_topomask.run.config.schema import Config, all_keys, keys
-from pyg_topomask.run.config.topomask import TopomaskConfig
+from pyg_topomask.run.config.schema import all_keys, keys
 
 ROOT = Path(__file__).parents[1]
-TABLES = (ATTENTION, MASK, REGISTERED, TopomaskConfig.model_fields)  # which a page may add to
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "RESULTS.md", "CHANGELOG.md", "configs/README.md")]
 COPIES = {"changelog.md", "config_files.md", "contributing.md", "results.md"}  # of the site, made where it is built
 PAGES += sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "docs" or path.name not in COPIES)
@@ -88,13 +83,13 @@ def test_github_shows_what_the_site_shows(page):
 
 
 @pytest.fixture
-def surroundings(tmp_path, monkeypatch):
+def surroundings(tmp_path, monkeypatch, registries):
     """An empty folder, one thread, and names and random states that are restored."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("pyg_topomask.run.seed_run.write_curves", lambda path, *_: path.touch())
     monkeypatch.setenv("COLUMNS", "120")
-    threads, state, tables = torch.get_num_threads(), torch.get_rng_state(), [dict(table) for table in TABLES]
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
     modules = set(sys.modules)
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -103,11 +98,6 @@ def surroundings(tmp_path, monkeypatch):
     torch.set_rng_state(state)
     for name in {"own_module"} & (set(sys.modules) - modules):
         del sys.modules[name]
-    for table, before in zip(TABLES, tables):
-        table.clear()
-        table.update(before)
-    TopomaskConfig.model_rebuild(force=True)
-    Config.model_rebuild(force=True)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from torch_geometric.datasets import FakeDataset
 
 from pyg_topomask.datasets import DigitsDataset
 from pyg_topomask.nn import ATTENTION, MASK
-from pyg_topomask.run.config.schema import Config
-from pyg_topomask.run.config.topomask import TopomaskConfig
 from pyg_topomask.testing import AttentionCase, OperatorCase
 
 ROOT = Path(__file__).parents[1]
@@ -120,17 +118,11 @@ def test_expressivity(run, capsys):
 
 
 @pytest.fixture
-def own_module(run):
+def own_module(run, registries):
     """The names of a user's module, which are forgotten afterwards."""
-    known = dict(ATTENTION), dict(MASK), dict(TopomaskConfig.model_fields)
     ATTENTION.pop("Mean", None)  # the package itself may have one
     MASK.pop("decay", None)
-    yield run("own_module")
-    for table, before in zip((ATTENTION, MASK, TopomaskConfig.model_fields), known):
-        table.clear()
-        table.update(before)
-    TopomaskConfig.model_rebuild(force=True)
-    Config.model_rebuild(force=True)
+    return run("own_module")
 
 
 class TestMeanAttention(AttentionCase):

@@ -11,7 +11,6 @@ import yaml
 
 from pyg_topomask.nn import (
     ATTENTION,
-    MASK,
     Attention,
     GRFMask,
     Mask,
@@ -23,8 +22,7 @@ from pyg_topomask.nn.attention.base import check_input
 from pyg_topomask.operators import DenseOperator
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.config.load import load
-from pyg_topomask.run.config.schema import Config, all_keys
-from pyg_topomask.run.config.topomask import TopomaskConfig
+from pyg_topomask.run.config.schema import all_keys
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.model.attentions import build_attention
 from pyg_topomask.run.runner import check_config
@@ -32,22 +30,6 @@ from pyg_topomask.run.runner import check_config
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 
 MODULE = Path(__file__).parents[2] / "examples" / "own_module.py"
-
-
-@pytest.fixture
-def names():
-    """Restores both tables and the schema after the test, or when it is called."""
-    before = dict(ATTENTION), dict(MASK), dict(TopomaskConfig.model_fields)
-
-    def restore():
-        for table, known in zip((ATTENTION, MASK, TopomaskConfig.model_fields), before):
-            table.clear()
-            table.update(known)
-        TopomaskConfig.model_rebuild(force=True)
-        Config.model_rebuild(force=True)
-
-    yield restore
-    restore()
 
 
 @pytest.fixture
@@ -72,7 +54,7 @@ def test_a_module_of_the_current_folder_is_imported_first(folder):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_both_are_listed_and_trained(folder, names, capsys):
+def test_both_are_listed_and_trained(folder, registries, capsys):
     assert main(["--import", "mine", "list"]) == 0
     listed = capsys.readouterr().out
     assert "mine.MeanAttention" in listed
@@ -90,12 +72,12 @@ def test_both_are_listed_and_trained(folder, names, capsys):
         (["topomask.mask_decay.decay=0.5"], "no mask has the settings topomask.mask_decay"),
     ],
 )
-def test_a_trained_model_is_not_built_without_its_module(folder, names, capsys, settings, message):
+def test_a_trained_model_is_not_built_without_its_module(folder, registries, capsys, settings, message):
     config = yaml.safe_load((folder / "decay.yaml").read_text())
     config["topomask"].pop("mask_decay")
     (folder / "own.yaml").write_text(yaml.safe_dump(config))
     assert main(["--import", "mine", "run", "own.yaml", "--out", "out", *settings, "optim.max_epoch=1"]) == 0
-    names()
+    registries()
     capsys.readouterr()
     assert main(["predict", "out/own/0"]) == 1
     error = capsys.readouterr().err
@@ -151,7 +133,7 @@ class ConstantMask(Mask):
         return DenseOperator(torch.full((graph.num_nodes, graph.num_nodes), self.weight))
 
 
-def test_names_registered_after_the_schema_was_read(names):
+def test_names_registered_after_the_schema_was_read(registries):
     register_attention("Shifted", Shifted)
     register_mask("constant", ConstantMask)
     mine = ["gt.layer_type=GCN+Shifted", "topomask.mask=constant", "topomask.mask_constant.weight=2"]
@@ -188,12 +170,12 @@ def test_a_config_with_settings_of_a_mask_is_pickled():
         (register_mask, "none", ConstantMask, ValueError, "is not 'none'"),
     ],
 )
-def test_what_cannot_be_registered(names, register, name, cls, error, message):
+def test_what_cannot_be_registered(registries, register, name, cls, error, message):
     with pytest.raises(error, match=message):
         register(name, cls)
 
 
-def test_a_reloaded_module_registers_again(names):
+def test_a_reloaded_module_registers_again(registries):
     register_mask("grf", GRFMask)
     register_attention("Shifted", Shifted)
     again = type("Shifted", (Shifted,), {**vars(Shifted)})
@@ -201,7 +183,7 @@ def test_a_reloaded_module_registers_again(names):
     assert ATTENTION["Shifted"] is again
 
 
-def test_a_name_with_another_meaning_in_configs_is_refused(names):
+def test_a_name_with_another_meaning_in_configs_is_refused(registries):
     register_attention("Full", Shifted)
     with pytest.raises(ConfigError, match="'Full' has another meaning here: register the attention under another name"):
         check_config(PLAIN, ["gt.layer_type=GCN+Full"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, InMemoryDataset
 
-from pyg_topomask.datasets import register_dataset, registry
+from pyg_topomask.datasets import register_dataset
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats import load_dataset
@@ -29,15 +29,6 @@ EDGES = graph(0)
 EDGES.edge_label_index, EDGES.edge_label = torch.tensor([[0, 1], [1, 3]]), torch.tensor([1, 0])
 
 
-@pytest.fixture
-def names(monkeypatch):
-    monkeypatch.setattr(registry, "REGISTERED", registry.REGISTERED)
-    before = dict(registry.REGISTERED)
-    yield
-    registry.REGISTERED.clear()
-    registry.REGISTERED.update(before)
-
-
 CASES = [
     (lambda: GRAPHS, {}, classification("graph", 2), 24),
     (lambda folder: [graph(0, torch.randn(1, 4))], {"task_type": "regression"}, Task("graph", "regression", 4), 1),
@@ -54,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("load", "settings", "task", "count"), CASES)
-def test_registered_functions_give_graphs_tasks_and_splits(names, load, settings, task, count):
+def test_registered_functions_give_graphs_tasks_and_splits(registries, load, settings, task, count):
     register_dataset("mine", load)
     loaded = load_dataset(DatasetConfig(format="Registered", name="mine", **settings))
     assert (loaded.task, len(loaded)) == (task, count)
@@ -63,7 +54,7 @@ def test_registered_functions_give_graphs_tasks_and_splits(names, load, settings
         assert [part.tolist() for part in loaded.parts] == [[0, 1], [2, 3, 4], [5]]
 
 
-def test_registration_is_checked(names):
+def test_registration_is_checked(registries):
     register_dataset("mine", lambda: GRAPHS)
     with pytest.raises(ValueError, match=r"'mine' is .* already"):
         register_dataset("mine", len)
@@ -84,7 +75,7 @@ def test_registration_is_checked(names):
         (None, r"must be a Data, .*\(got NoneType\)"),
     ],
 )
-def test_what_a_function_may_not_return(names, found, message):
+def test_what_a_function_may_not_return(registries, found, message):
     register_dataset("odd", lambda: found)
     with pytest.raises(RunError, match=message):
         load_dataset(DatasetConfig(format="Registered", name="odd"))
