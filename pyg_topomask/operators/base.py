@@ -146,6 +146,12 @@ class MaskOperator(ABC):
 
         return DenseBlocks(make, lambda sizes: float(self.num_multiply_adds * max(sizes, default=0)))
 
+    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+        r"""Sums :math:`\sum_{jr} q_{ir} M_{ij} k_{jr} v_j` for ``q, k [N, H, R]`` and ``v [N, H, D]``, shape
+        ``[N, H, D]``; :obj:`None` if they are not faster than a product with the columns ``k_r v``, as by default.
+        """
+        return None
+
     @abstractmethod
     def _matmul(self, x: Tensor) -> Tensor:
         """Product with ``x`` of shape ``[N, C]``, or ``[N, H, C]`` if the mask has heads."""

@@ -15,7 +15,7 @@ from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.products.chebyshev import heat_series
 from pyg_topomask.ops.products.laplacian import LAPLACIANS, heat_generator
-from pyg_topomask.ops.products.polynomial import Basis, polynomial_blocks, polynomial_product
+from pyg_topomask.ops.products.polynomial import Basis, polynomial_attention, polynomial_blocks, polynomial_product
 
 # Rounding error of a series in float32, in machine epsilons times (half the width of its exponent's range plus one).
 # Measured: at most 1, on stars, whose centre has the largest rounding errors.
@@ -127,6 +127,15 @@ class HeatOperator(NonNegativeOperator):
                 f"exp('time' times the largest eigenvalue) = exp({exponent:.4g}) is beyond the range of {dtype}; use "
                 "a smaller time, normalise the edge weights, or use laplacian='combinatorial'"
             )
+
+    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+        self._check_range(v.dtype)
+        given, root = [x.to(torch.float64 if self._is_wide else x.dtype) for x in (q, k, v)], self._generator.root
+        if root is not None:
+            left = (1 / root if self._transposed else root).to(given[0].dtype)[:, None, None]
+            given[:2] = given[0] * left, given[1] / left
+        sums = polynomial_attention(*self._polynomial, *given)
+        return None if sums is None else sums.to(v.dtype)
 
     def _matmul(self, x: Tensor) -> Tensor:
         self._check_range(x.dtype)

@@ -12,7 +12,7 @@ from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, non_negative
-from pyg_topomask.ops.products.polynomial import Basis, polynomial_blocks, polynomial_product
+from pyg_topomask.ops.products.polynomial import Basis, polynomial_attention, polynomial_blocks, polynomial_product
 from pyg_topomask.ops.sparse import Pattern
 
 
@@ -70,6 +70,9 @@ class PowerSeriesOperator(MaskOperator):
 
     def _shared_blocks(self, layout: BlockLayout) -> list[Tensor] | None:
         return polynomial_blocks(self.basis, self._by_head, None, layout, self.dtype)
+
+    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+        return polynomial_attention(self.basis, self._by_head, None, q, k, v)
 
     def _matmul(self, x: Tensor) -> Tensor:
         rows = x.reshape(self.num_nodes, -1, x.size(-1))

@@ -90,6 +90,7 @@ class AttentionMask(Protocol):
     @property
     def dense_blocks(self) -> DenseBlocks | None: ...
     def to_dense(self) -> Tensor: ...
+    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None: ...
     def __matmul__(self, x: Tensor) -> Tensor: ...
 
 
@@ -124,6 +125,9 @@ class TensorMask:
     def to_dense(self) -> Tensor:
         """The tensor."""
         return self.matrix
+
+    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """There is no faster way than a product."""
 
     def _matmul(self, x: Tensor) -> Tensor:
         matrix = self.matrix.to(x.dtype)

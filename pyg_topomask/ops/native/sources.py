@@ -28,6 +28,7 @@ LIBRARIES = {
     "hops": (),
     "linear": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),
+    "polynomial": ("-fno-math-errno", *_REARRANGED),
     "primal": ("-fno-math-errno", *_REARRANGED),
     "sparse": (),
     "topk": (),

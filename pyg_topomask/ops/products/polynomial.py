@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from pyg_topomask.limits import limits
 from pyg_topomask.ops.blocks import BlockLayout, fill_blocks
 from pyg_topomask.ops.functions import Bilinear
 from pyg_topomask.ops.memo import is_learned, once_per_batch
+from pyg_topomask.ops.native.contraction import Contraction
 from pyg_topomask.ops.sparse import Pattern, spmm
 
 # Terms of columns are computed in multiples of this number.
@@ -71,6 +73,26 @@ def _sum(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Tensor) -> Tenso
         coeff = (coeff if group is None else coeff.index_select(0, group))[..., None]
         out = coeff * term.view_as(x) if out is None else torch.addcmul(out, coeff, term.view_as(x))
     return torch.zeros_like(x) if out is None else out
+
+
+def polynomial_attention(
+    basis: Basis, coeffs: Tensor, group: Tensor | None, q: Tensor, k: Tensor, v: Tensor
+) -> Tensor | None:
+    r"""Sums :math:`\sum_{jr} q_{ir} M_{ij} k_{jr} v_j` under the mask :math:`M = \sum_k c_k P_k(A)`, in compiled code.
+
+    Args:
+        basis, coeffs, group: Those of `polynomial_product`.
+        q, k, v: Queries and keys ``[N, H, R]`` and values ``[N, H, D]``, of the same dtype.
+
+    Returns:
+        Shape ``[N, H, D]``; :obj:`None` if the compiled code cannot serve.
+    """
+    if is_learned(basis.value) or torch.compiler.is_compiling():
+        return None
+    back = basis.T if torch.is_grad_enabled() else basis
+    arrays = [x for pattern, value, _ in (basis, back) for x in (pattern.rowptr, pattern.col, _cast(value, q.dtype))]
+    inputs = q, k, v, coeffs.to(q.dtype), *arrays, group, basis.chebyshev
+    return None if _attention.refuses(*inputs) else _attention(*inputs)
 
 
 def polynomial_blocks(
@@ -138,6 +160,54 @@ def _terms(
 @once_per_batch
 def _select(value: Tensor, order: Tensor) -> Tensor:
     return value.index_select(0, order)
+
+
+@once_per_batch
+def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.to(dtype, copy=True)
+
+
+class _PolynomialAttention(Contraction):
+    library, name = "polynomial", "polynomial_attention"
+    arrays = ("q", "k", "v", "coeffs", "rowptr", "col", "value", "back_rowptr", "back_col", "back_value", "group?")
+    numbers = MappingProxyType({"chebyshev": bool})
+    reads_numbers = MappingProxyType({"chebyshev": int, "parts": int})
+
+    def work(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+        return q.numel() * v.size(2) * rest[0].size(0)
+
+    def size_of_coeffs(self, coeffs: Tensor) -> torch.Size:
+        return coeffs.shape[:2]
+
+    def gradient_of_coeffs(self, sums: Tensor, coeffs: Tensor) -> Tensor:
+        by_head = sums.permute(1, 2, 0)
+        return by_head if coeffs.size(2) > 1 else by_head.sum(2, keepdim=True)
+
+    def product(self, x: Tensor, coeffs: Tensor, *rest: Any) -> Tensor:
+        rowptr, col, value, *_, group, chebyshev = rest
+        pattern = Pattern(None, col, x.size(0), x.size(0), rowptr=rowptr)
+        return polynomial_product(Basis(pattern, value, chebyshev), coeffs, group, x)
+
+    def examples(self) -> Iterator[tuple[Any, ...]]:
+        for nodes, heads, features, own, groups in (
+            (5, 1, 2, 1, 1),
+            (4, 2, 3, 2, 2),
+            (70, 2, 17, 1, 3),
+            (0, 1, 2, 1, 1),
+        ):
+            q, k, v = torch.randn(3, nodes, heads, features, dtype=torch.float64)
+            group = torch.arange(nodes) % groups if groups > 1 else None
+            matrix = torch.randn(nodes, nodes, dtype=torch.float64) * (torch.rand(nodes, nodes) < 0.5)
+            if group is not None:
+                matrix = matrix * (group[:, None] == group)
+            row, col = matrix.nonzero().t()
+            basis = Basis(Pattern(row, col, nodes, nodes), matrix[row, col] / 4, True)
+            coeffs = torch.randn(4, groups, own, dtype=torch.float64)
+            arrays = [x for b in (basis, basis.T) for x in (b.pattern.rowptr, b.pattern.col, b.value)]
+            yield q, k, v[..., : features - 1], coeffs, *arrays, group, nodes < 5
+
+
+_attention = _PolynomialAttention()
 
 
 class _Product(Bilinear):

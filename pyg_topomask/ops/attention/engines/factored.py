@@ -36,15 +36,19 @@ def attend(problem: Problem) -> Tensor:
     kernel, own = problem.kernel, problem.owns_bound and not problem.kernel.signed_features
     values = with_ones(problem.v) if own or kernel.signed else problem.v
 
-    def slice_sums(q: Tensor, k: Tensor, values: Tensor) -> Tensor:  # [N, H, D + 1 or D + 2]
-        state = _multiply(problem.mask, k[..., :, None] * values[..., None, :])  # [N, H, r, D or D + 1]
-        sums = (q[..., None] * state).sum(2)  # the gradient of a product of matrices would be slow outer products
+    def slice_sums(q: Tensor, k: Tensor, values: Tensor, sums: Tensor | None = None) -> Tensor:
+        if sums is None:  # [N, H, D + 1 or D + 2]
+            state = _multiply(problem.mask, k[..., :, None] * values[..., None, :])  # [N, H, r, D or D + 1]
+            sums = (q[..., None] * state).sum(2)  # the gradient of a product of matrices would be slow outer products
         if own and not kernel.signed:
             return sums
         q, k = (absolute(q), absolute(k)) if kernel.signed_features else (q, k)
         total = (q * _multiply(problem.bound, k)).sum(-1, keepdim=True)
         return torch.cat([sums, total.detach() if kernel.signed else total], dim=-1)
 
+    contracted = problem.mask.contract(problem.q, problem.k, values)
+    if contracted is not None:
+        return problem.finish(slice_sums(problem.q, problem.k, values, contracted), problem.row_norm())
     most = max(_SLICE_COLUMNS, limits.slice_numbers // max(num_nodes, 1))
     step = max(1, most // (heads * (channels + 1)))
     sums: Tensor | float = 0.0

@@ -1,0 +1,67 @@
+// Linear attention under a mask that is a polynomial of a sparse matrix, sum_k c_k P_k(A), in powers or Chebyshev
+// polynomials (polynomial.py). All terms of a slice are computed while its rows lie in the cache.
+
+#include "../slices.h"
+
+namespace {
+
+enum { ROWPTR = STRUCTURE, COL, VALUE, BACK_ROWPTR, BACK_COL, BACK_VALUE, GROUP, SUMS, ARRAYS = SUMS + 6 };
+
+template <class T>
+struct Matrix {
+    const int32_t *rowptr, *col;
+    const T* value;
+    Matrix(const Call& call, int64_t first, int64_t nodes)
+        : rowptr(call.dense<const int32_t>(first, {nodes + 1})), col(call.dense<const int32_t>(first + 1, {ANY})),
+          value(call.dense<const T>(first + 2, {call.size(first + 1, 0)})) {}
+};
+
+template <class T, int BYTES, int W>
+void multiply(const Call& call, const Matrix<T>& m, const Slice<T, BYTES, W>& slice, int64_t head, double* by_coeff, T* now) {
+    typedef Vector<T, BYTES> Vec;
+    constexpr int64_t L = Vec::L, AHEAD = 32;  // entries
+    const int64_t nodes = slice.a.nodes, terms = call.size(COEFFS, 0), groups = call.size(COEFFS, 1);
+    const int64_t heads = call.size(COEFFS, 2), last = m.rowptr[nodes] - 1;
+    const T* coeffs = call.dense<const T>(COEFFS, {terms, groups, heads});
+    const int64_t* group = call.optional<const int64_t>(GROUP, {nodes});
+    T* before = now + W * L * nodes;
+    for (int64_t k = 0; k < terms; ++k, std::swap(now, before)) {
+        const bool chebyshev = call.integer(0) && k > 1;
+        for (int64_t i = 0; i < nodes; ++i) {
+            typename Vec::type sum[W]{};
+            if (k == 0) slice.begin(i, sum);
+            else
+                for (int32_t e = m.rowptr[i]; e < m.rowptr[i + 1]; ++e) {
+                    __builtin_prefetch(now + int64_t(m.col[std::min<int64_t>(e + AHEAD, last)]) * W * L);
+                    for (int w = 0; w < W; ++w) sum[w] += m.value[e] * Vec::load(now + (int64_t(m.col[e]) * W + w) * L);
+                }
+            for (int w = 0; w < W; ++w) {
+                T* to = before + (i * W + w) * L;
+                if (chebyshev) sum[w] = sum[w] + sum[w] - Vec::load(to);
+                Vec::store(sum[w], to);
+            }
+            const int64_t g = k * groups + (group ? group[i] : 0);
+            const T along = slice.add(i, coeffs[g * heads + (heads > 1 ? head : 0)], sum);
+            if (by_coeff) by_coeff[g] += along;
+        }
+    }
+}
+
+template <class T>
+void run(const Call& call) {
+    const Attention<T> a(call, SUMS);
+    const Matrix<T> forth(call, ROWPTR, a.nodes), back(call, BACK_ROWPTR, a.nodes);
+    const int64_t parts = call.integer(1), size = call.size(COEFFS, 0) * call.size(COEFFS, 1);
+    const auto product = [&](const auto& slice, auto... rest) { multiply(call, slice.x == a.k ? forth : back, slice, rest...); };
+    a.features * sizeof(T) <= 32 ? for_slices<32>(a, parts, size, product) : for_slices<64>(a, parts, size, product);
+}
+
+}  // namespace
+
+// The sums, or, if there is a gradient, those of q, k, v and the coefficients that have room.
+EXPORTED int64_t polynomial_attention(const int64_t* block) {
+    return for_dtype(block, ARRAYS, 2, Q, [](const Call& call, auto zero) {
+        run<decltype(zero)>(call);
+        return 0;
+    });
+}
