@@ -13,7 +13,7 @@ _LARGEST_BLOCK = 4096  # nodes that are placed together, so that most work is do
 _LARGEST_FOR_METIS = 20_000_000  # edges; METIS holds several copies of them
 
 
-def partition(source: GraphSource, num_parts: int, method: str = "auto", passes: int = 20) -> Tensor:
+def partition(source: GraphSource, num_parts: int, method: str = "auto", passes: int = 10) -> Tensor:
     """The part of each node, ``[N]``, int64.
 
     Args:
@@ -62,17 +62,30 @@ def _streamed(source: GraphSource, num_parts: int, passes: int) -> Tensor:
             size -= torch.bincount(old[old >= 0], minlength=num_parts)
             row, place = source.edges_from(nodes)
             seen = part[source.index[place].long()]
-            counts = torch.zeros(nodes.numel() * num_parts)
-            counts += torch.bincount((row * num_parts + seen)[seen >= 0], minlength=counts.numel())
-            score = (counts.view(-1, num_parts) + 1e-3) * (1 - size / capacity).clamp(min=0)
-            part[nodes] = _within_capacity(score, size, capacity)
+            best = _best_parts((row * num_parts + seen)[seen >= 0], nodes.numel(), (1 - size / capacity).clamp(min=0))
+            part[nodes] = _within_capacity(best, size, capacity)
             size += torch.bincount(part[nodes], minlength=num_parts)
     return part
 
 
-def _within_capacity(score: Tensor, size: Tensor, capacity: float) -> Tensor:
-    """The best part of each row of scores; where too many want a part, the last ones go where most room is left."""
-    best = score.max(1).indices
+def _best_parts(seen: Tensor, num_nodes: int, room: Tensor) -> Tensor:
+    """The part of each node with the largest ``(neighbours + 0.001) · room``: one of a neighbour, or the emptiest.
+
+    Args:
+        seen: ``node · P + part`` for each neighbour.
+        num_nodes: Number of nodes.
+        room: The share of each part that is free, ``[P]``.
+    """
+    key, count = seen.unique(return_counts=True)
+    node, part, emptiest = key // room.numel(), key % room.numel(), room.argmax()
+    score = (count + 1e-3) * room[part]
+    top = (1e-3 * room[emptiest]).repeat(num_nodes).scatter_reduce_(0, node, score, "amax")
+    won = score == top[node]
+    return emptiest.repeat(num_nodes).scatter_reduce_(0, node[won], part[won], "amin", include_self=False)
+
+
+def _within_capacity(best: Tensor, size: Tensor, capacity: float) -> Tensor:
+    """The best part of each node; where too many want a part, the last ones go where most room is left."""
     order = best.argsort(stable=True)
     first = torch.searchsorted(best[order], best[order])
     rank = torch.empty_like(best).scatter_(0, order, torch.arange(best.numel()) - first)

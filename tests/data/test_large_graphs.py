@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges, save_graph
-from pyg_topomask.data.partition import _within_capacity
+from pyg_topomask.data.partition import _best_parts, _within_capacity
 from pyg_topomask.data.source import mapped
 from pyg_topomask.loader import RandomPartitionLoader
 
@@ -213,9 +213,16 @@ def test_parts_are_of_equal_size_and_cut_few_edges(method):
 
 
 def test_nodes_that_all_want_one_part_fill_it_and_then_the_emptiest():
-    score = torch.tensor([[3.0, 2.0, 1.0]]).expand(9, 3)
-    part = _within_capacity(score, torch.tensor([1.0, 4.0, 0.0]), 5.0)
+    part = _within_capacity(torch.zeros(9, dtype=torch.int64), torch.tensor([1.0, 4.0, 0.0]), 5.0)
     assert part.bincount(minlength=3).tolist() == [4, 0, 5]
+
+
+def test_the_best_part_is_that_of_all_scores():
+    seen, room = torch.randint(0, 5, (50, 4)), torch.tensor([0.9, 0.0, 0.3, 0.5, 0.0])
+    seen[0] = 1  # of which there is no room
+    score = (torch.nn.functional.one_hot(seen, 5).sum(1) + 1e-3) * room
+    found = _best_parts((torch.arange(50)[:, None] * 5 + seen).flatten(), 50, room)
+    assert torch.equal(found, score.argmax(1))
 
 
 @pytest.mark.parametrize(("parts", "method"), [(0, "auto"), (513, "auto"), (2, "spectral")])
