@@ -7,11 +7,12 @@ their walks, a shard of 16,384 start nodes. Times are processor time of one thre
 that of the process after the work: ``own`` is anonymous, ``mapped`` are pages of the files, which processes share
 (Linux only).
 
-Run: python scripts/bench/disk_graph.py [--quick] [--nodes 100000 1000000] [--folder /tmp]
+Run: python scripts/bench/disk_graph.py [--quick] [--nodes 100000 1000000] [--engines processes ray] [--folder /tmp]
 """
 
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor
 from pyg_topomask.data import DiskGraph, save_edges
 from pyg_topomask.data.graph_parts import GraphParts
 from pyg_topomask.loader import WalkNeighborLoader
-from pyg_topomask.run.walk_shards import prepare, write_shard
+from pyg_topomask.run.walk_shards import prepare, write_shard, write_shards
 from pyg_topomask.transforms import AddRandomWalks
 
 COMMUNITY, FEATURES, STARTS, REPEATS = 1_000, 16, 2**14, 7
@@ -87,10 +88,21 @@ def measure(work: str, folder: Path, num_nodes: int) -> dict[str, float]:
     return {"seconds": seconds, "own": mib["Anonymous"], "mapped": mib["Rss"] - mib["Anonymous"]}
 
 
+def engines(folder: Path, num_nodes: int, names: Sequence[str]) -> None:
+    """Print the wall time of all shards by one process, and by two workers of each engine."""
+    for name, workers in (("processes", 1), *((name, 2) for name in names)):
+        for path in folder.glob("*.pt"):
+            path.unlink()
+        begin = time.perf_counter()
+        write_shards(folder, num_nodes // STARTS, name, workers)
+        print(f"{num_nodes // STARTS} shards, {name}, {workers} workers: {time.perf_counter() - begin:.1f} s")
+
+
 def main() -> int:
     """Measure each size, and print a table."""
     parser = bench_parser(__doc__ or "", "20,000 and 40,000 nodes")
     parser.add_argument("--nodes", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--engines", nargs="*", default=[], help="times all shards by two workers of: processes, ray")
     parser.add_argument("--folder", type=Path, help="where graphs are made and deleted (default: the system's)")
     options = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "rows": {}}
@@ -99,6 +111,8 @@ def main() -> int:
             folder = Path(temporary) / "graph"
             row = {work: in_fresh_process(measure, work, folder, num_nodes) for work in WORKS}
             report["rows"][str(num_nodes)] = row | {"edges": DiskGraph(folder).num_edges}
+            if options.engines:
+                engines(folder.with_name("walks"), num_nodes, options.engines)
         save_json(options.out / "disk_graph.json", report)
     rows = report["rows"]
     cells = [

@@ -1,47 +1,71 @@
-"""One graph of two million nodes and twenty million edges through ``topomask run``, in parts: time and memory by phase.
+"""``topomask run`` on a large graph on disk, in one process or several: time by phase, memory, metrics.
 
-The graph is random: node i has class i mod 10, four of five edges stay within a class, and features are noisy classes,
-so that a node's neighbours tell its class better than its own features. It is written as raw files of PyG's
-``HeterophilousGraphDataset``, which one process turns into PyG's processed file. Another process then runs the command
-for one epoch with ``train.sampler`` and ``val.sampler`` ``random_partition``, and measures its phases: loading;
-transforms, which cut the parts and draw their walks; training; evaluation of all parts, for validation and for the
-test. Times are processor time. Peaks are resident memory of the whole process, so they contain Python and PyTorch
-(phase ``start``) and the graph, whose own size is printed. The kernel resets the peak at each change of phase (Linux
-only).
+The graph is that of ``disk_graph.py``: communities of 1,000 nodes, hubs by a power law, five edges drawn for each node.
+One half of a label needs three hops: whether the sum of the means of the first feature over one, two and three hops is
+above its median. The other half is global: the sign of the community, which each of its nodes shows only faintly. One
+random label in four is right. The graph is written as a stream, cut into clusters as ``topomask partition`` does, and
+kept in ``--folder``. Two sets of masks share its files: ``all`` has every node in training, validation or test, ``few``
+a tenth of the nodes in training, at most 100,000, and a tenth of that in each of the others.
 
-Run: python scripts/bench/large_graph.py [--quick] [--nodes 2000000] [--parts 10] [--layers GCN+GRF …] [--whole]
+``cluster`` and ``random_partition`` train on ``all`` in parts of 20,000 nodes, and one process adds up the gradients of
+two parts, so that it makes the steps of two processes. ``walks`` trains on ``few``. Each run is a command of
+``torchrun``, or two on this machine that find each other (``--groups 2``). In each process, ``cut`` is the time of
+cutting training parts, ``walks`` that of drawing their walks, ``train`` the rest of training, ``evaluate`` validation
+and test. Memory is the largest of 20 samples a second: ``private`` pages, and pages of ``files``, which processes share
+(Linux only). ``--batches`` limits the batches of each loader in each process.
+
+Run: python scripts/bench/large_graph.py [--quick] [--nodes 1000000] [--samplers cluster …] [--processes 1 2]
 """
 
 import json
+import os
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 from unittest.mock import patch
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from _measure import bench_parser, described, in_fresh_process, machine, markdown, save_json
-from torch_geometric.data import Data
+from disk_graph import COMMUNITY, FEATURES, edges
+from torch import Tensor
 
+from pyg_topomask.data import DiskGraph, GraphSource, save_edges
+from pyg_topomask.data.disk import with_arrays
 from pyg_topomask.data.graph_parts import GraphParts
-from pyg_topomask.run import cli, runner, seed_run
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.data.formats import LoadedDataset, base, load_dataset
+from pyg_topomask.run import cli, seed_run
+from pyg_topomask.run.commands.partition import write
+from pyg_topomask.run.data.parts import RootedNeighborhoods
+from pyg_topomask.run.distributed import rank
+from pyg_topomask.transforms import AddRandomWalks
 
-CLASSES, FEATURES, EDGES_PER_NODE, SAME_CLASS = 10, 16, 10, 0.8
-PHASES = ("start", "load", "transform", "train", "evaluate", "rest")
+LAYERS, PHASES = "GCN+GRF", ("cut", "walks", "train", "evaluate", "rest")
+PART, CLUSTERS, FAINT, BLOCK = 20_000, 2, 0.25, 2**18
+METRICS = ("train_loss", "val_accuracy", "test_accuracy")
 
 
 class Phases(pl.Callback):
-    """Processor seconds and peak memory of each phase; one phase may interrupt another."""
+    """Wall and processor seconds of each phase, of which one may interrupt another, and the largest memory."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, dict[str, float]] = {}
-        self.open, self._since = ["start"], 0.0
+        self.rows: dict[str, list[float]] = {name: [0.0, 0.0] for name in PHASES}
+        self.open, self._since = ["rest"], (time.perf_counter(), 0.0)
+        self.memory = {"RssAnon": 0, "RssFile": 0}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            for line in Path("/proc/self/status").read_text().splitlines():
+                name, _, size = line.partition(":")
+                if name in self.memory:
+                    self.memory[name] = max(self.memory[name], int(size.split()[0]) // 1024)
+            time.sleep(0.05)
 
     def begin(self, name: str) -> None:
         """Start a phase within the current one."""
@@ -55,23 +79,20 @@ class Phases(pl.Callback):
 
     def record(self) -> None:
         """Add what the current phase has used since the last change."""
-        row = self.rows.setdefault(self.open[-1], {"seconds": 0.0, "peak_mib": 0.0})
-        lines = Path("/proc/self/status").read_text().splitlines()
-        (peak,) = (int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
-        row["seconds"] += time.process_time() - self._since
-        row["peak_mib"] = max(row["peak_mib"], peak)
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-        self._since = time.process_time()
+        now, row = (time.perf_counter(), time.process_time()), self.rows[self.open[-1]]
+        row[:] = [spent + end - begin for spent, begin, end in zip(row, self._since, now)]
+        self._since = now
 
     def within(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, whose calls are a phase."""
+        """The function, whose calls are a phase, except in evaluations."""
 
         def measured(*args: Any, **kwargs: Any) -> Any:
-            self.begin(name)
-            try:
+            if "evaluate" in self.open:
                 return function(*args, **kwargs)
-            finally:
-                self.end()
+            self.begin(name)
+            result = function(*args, **kwargs)
+            self.end()
+            return result
 
         return measured
 
@@ -89,115 +110,155 @@ class Phases(pl.Callback):
     on_validation_end = on_test_end = on_train_end
 
 
-def graph(num_nodes: int) -> dict[str, np.ndarray]:
-    """The graph in the fields of PyG's raw file; ``edges`` has five rows for each node, one for both directions."""
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(num_nodes) % CLASSES
-    one = torch.randint(num_nodes, (num_nodes * EDGES_PER_NODE // 2,), generator=generator)
-    other = torch.randint(num_nodes, one.shape, generator=generator)
-    same = torch.rand(one.shape, generator=generator) < SAME_CLASS
-    other = torch.where(same, (other - other % CLASSES + one % CLASSES).clamp(max=num_nodes - 1), other)
-    x = 2 * torch.randn(num_nodes, FEATURES, generator=generator)
-    x[torch.arange(num_nodes), y] += 1
-    part = torch.rand(num_nodes, generator=generator)
-    masks = {"train_masks": part < 0.8, "val_masks": (part >= 0.8) & (part < 0.9), "test_masks": part >= 0.9}
-    fields = {"node_features": x, "node_labels": y, "edges": torch.stack([one, other], dim=1)}
-    return {name: values.numpy() for name, values in fields.items()} | {
-        name: mask[None].numpy() for name, mask in masks.items()
-    }
+def features(num_nodes: int) -> Iterator[Tensor]:
+    """Noise; the second column shows the sign of the node's community."""
+    draw = torch.Generator().manual_seed(1)
+    for nodes in torch.arange(num_nodes).split(BLOCK):
+        x = torch.randn(nodes.numel(), FEATURES, generator=draw)
+        x[:, 1] += FAINT * (2 * signs(num_nodes)[nodes // COMMUNITY] - 1)
+        yield x
 
 
-def config(folder: Path, layers: str, num_parts: int, evaluated: str = "random_partition") -> dict[str, Any]:
-    """Two layers of width 32 with four heads, and four walks if the attention draws any; one epoch."""
-    data = {"format": "PyG-HeterophilousGraphDataset", "name": "Roman-empire", "task": "node", "dir": str(folder)}
+def signs(num_nodes: int) -> Tensor:
+    """0 or 1 for each community."""
+    return torch.randint(2, (num_nodes // COMMUNITY + 1,), generator=torch.Generator().manual_seed(2))
+
+
+def labels(graph: DiskGraph) -> Tensor:
+    """The four classes, ``[N]``."""
+    source, values = GraphSource(graph), graph.arrays["x"][:, 0].clone()
+    total = torch.zeros_like(values)
+    for _ in range(3):
+        means = []
+        for nodes in torch.arange(graph.num_nodes).split(BLOCK):
+            row, place = source.edges_from(nodes)
+            sums = torch.zeros(nodes.numel()).index_add_(0, row, values[source.index[place].long()])
+            means.append(sums / row.bincount(minlength=nodes.numel()).clamp(min=1))
+        values = torch.cat(means)
+        total += values / values.std()
+    return 2 * (total > total.median()).long() + signs(graph.num_nodes)[torch.arange(graph.num_nodes) // COMMUNITY]
+
+
+def make(folder: Path, num_nodes: int) -> None:
+    """Write the graph and both sets of masks, and print the processor time."""
+    torch.set_num_threads(1)
+    begin = time.process_time()
+    graph = save_edges(folder / "edges", edges(num_nodes), num_nodes, {"x": features(num_nodes)}, undirected=True)
+    graph = with_arrays(folder / "labelled", graph, {"y": labels(graph)})
+    made = time.process_time()
+    cut = write(graph, max(2, CLUSTERS * num_nodes // PART), folder / "clusters", "stream")
+    print(f"graph {made - begin:,.1f} s, clusters {time.process_time() - made:,.1f} s, {cut:.1%} of edges between them")
+    few = min(100_000, num_nodes // 10)
+    for name, bounds in (("all", (0.8, 0.9, 1.0)), ("few", [share * few / num_nodes for share in (1, 1.1, 1.2)])):
+        draw = torch.rand(num_nodes, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        part = torch.bucketize(draw, torch.tensor(bounds, dtype=torch.float64))
+        masks = {f"{part_name}_mask": part == number for number, part_name in enumerate(("train", "val", "test"))}
+        with_arrays(folder / name, DiskGraph(folder / "clusters"), masks)
+
+
+def config(folder: Path, sampler: str, processes: int, options: Any) -> dict[str, Any]:
+    """Two layers of width 32 with four heads and four walks; the same steps in one and in two processes."""
+    data = folder / ("few" if sampler == "walks" else "all")
+    nodes = DiskGraph(data).num_nodes
     return {
-        "dataset": data,
-        "train": {"sampler": "random_partition", "num_parts": num_parts},
-        "val": {"sampler": evaluated},
-        "gt": {"layer_type": layers, "layers": 2, "n_heads": 4, "dim_hidden": 32},
-        "optim": {"max_epoch": 1, "base_lr": 0.01},
-        "topomask": {"num_walks": 4, "max_length": 2} if "GRF" in layers else {},
+        "dataset": {"format": "Files", "name": "graph", "task": "node", "dir": str(data)},
+        "train": {"sampler": sampler, "num_parts": max(2, nodes // PART), "batch_size": min(256, nodes // 400)},
+        "val": {"sampler": sampler},
+        "gt": {
+            "layer_type": LAYERS, "layers": 2, "n_heads": 4, "dim_hidden": 32, "dropout": 0.0,
+            "attn_dropout": 0.0, "batch_norm": False, "layer_norm": True,
+        },
+        "optim": {
+            "max_epoch": 1, "base_lr": 0.01, "clip_grad_norm": False,
+            "batch_accumulation": 2 // processes if sampler != "walks" else 1,
+        },
+        "topomask": {"num_walks": 4, "max_length": 3},
+        "num_workers": options.workers,
         "accelerator": "cpu",
-    }
+    }  # fmt: skip
 
 
-def write(folder: Path, num_nodes: int) -> None:
-    """Write the raw file, and PyG's processed file to the folder's cache."""
-    raw = folder / "HeterophilousGraphDataset" / "roman_empire" / "raw"
-    raw.mkdir(parents=True)
-    np.savez(raw / "roman_empire.npz", **graph(num_nodes))
-    with patch.object(base, "cache_dir", lambda: folder / "cache"):
-        load_dataset(load(config(folder, "GCN+Linear", 1)).config.dataset)
-
-
-def measure(folder: Path, layers: str, num_parts: int, evaluated: str) -> dict[str, Any]:
-    """Phases of a run, size of the graph and test accuracy."""
-    phases, loaded = Phases(), list[LoadedDataset]()
-    phases.record()
-    phases.open = ["rest"]
-    path, build = folder / "bench.yaml", seed_run.build_trainer
-    path.write_text(json.dumps(config(folder, layers, num_parts, evaluated)))  # JSON is YAML
-
-    def load_one(data: Any) -> LoadedDataset:
-        loaded.append(load_dataset(data))
-        return loaded[0]
+def measure(out: Path, limit: int | None) -> None:
+    """Run the config of a folder in this process, and write what it took."""
+    torch.set_num_threads(1)
+    phases, build = Phases(), seed_run.build_trainer
+    limits = {} if limit is None else {f"limit_{part}_batches": limit for part in ("train", "val", "test")}
 
     def build_trainer(config: Any, callbacks: list[Any], **more: Any) -> pl.Trainer:
-        return build(config, callbacks=[*callbacks, phases], **more)
+        return build(config, callbacks=[*callbacks, phases], **limits, **more)
 
-    out = folder / layers
     with ExitStack() as patched:
-        for place, name, function in (
-            (base, "cache_dir", lambda: folder / "cache"),
-            (runner, "load_dataset", phases.within("load", load_one)),
-            (seed_run, "prepare", phases.within("transform", seed_run.prepare)),
-            (GraphParts, "__getitem__", phases.within("transform", GraphParts.__getitem__)),
-            (seed_run, "build_trainer", build_trainer),
+        for place, name, phase in (
+            (GraphParts, "cut", "cut"),
+            (RootedNeighborhoods, "cut", "cut"),
+            (AddRandomWalks, "additions", "walks"),
         ):
-            patched.enter_context(patch.object(place, name, function))
-        if cli.main(["run", str(path), "--out", str(out)]) != 0:
-            raise SystemExit(f"the run of {layers} failed")
+            patched.enter_context(patch.object(place, name, phases.within(phase, getattr(place, name))))
+        patched.enter_context(patch.object(seed_run, "build_trainer", build_trainer))
+        if cli.main(["run", str(out / "bench.yaml"), "--out", str(out)]) != 0:
+            raise SystemExit("the run failed")
     phases.record()
-    metrics = json.loads((out / "bench" / "summary.json").read_text())["metrics"]
-    (data,) = loaded[0].graphs
-    return {"phases": phases.rows, "accuracy": metrics["test_accuracy"]["mean"], **sizes(data)}
+    result = json.loads((out / "bench" / "0" / "result.json").read_text())["metrics"]
+    row = {"phases": phases.rows, "memory": phases.memory, "metrics": {name: result[name] for name in METRICS}}
+    (out / f"process-{rank()}.json").write_text(json.dumps(row))
 
 
-def sizes(data: Data) -> dict[str, float]:
-    """Numbers of nodes and edges, and MiB of the tensors."""
-    size = sum(value.nbytes for value in data.to_dict().values() if isinstance(value, torch.Tensor))
-    return {"nodes": int(data.num_nodes or 0), "edges": data.num_edges, "graph_mib": size / 2**20}
+def launch(folder: Path, sampler: str, processes: int, options: Any) -> list[dict[str, Any]]:
+    """The measurements of each process of a run."""
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        out = Path(temporary)
+        (out / "bench.yaml").write_text(json.dumps(config(folder, sampler, processes, options)))  # JSON is YAML
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes // options.groups}"]
+        command += [f"--nnodes={options.groups}", "--rdzv-backend=c10d", "--rdzv-id=bench"]
+        command += [f"--rdzv-endpoint=localhost:{29400 if options.groups > 1 else 0}", __file__, "--within", str(out)]
+        command += [] if options.batches is None else ["--batches", str(options.batches)]
+        started = [Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}) for _ in range(options.groups)]
+        codes = [process.wait() for process in started]
+        if any(codes):
+            raise SystemExit(f"a run with {sampler} failed")
+        return [json.loads((out / f"process-{number}.json").read_text()) for number in range(processes)]
 
 
 def table(report: dict[str, Any]) -> Iterator[str]:
-    """The machine, the graph, and the phases in Markdown."""
-    (first, *_) = report["runs"].values()
-    size = f"{first['nodes']:,} nodes, {first['edges']:,} edges, {first['graph_mib']:,.0f} MiB"
-    yield described(report["machine"])
-    yield f"{size}, {report['parts']} parts, evaluation: {report['evaluation']}\n"
-    rows = []
-    for layers, row in report["runs"].items():
-        cells = [f"{row['phases'][name]['seconds']:,.0f} | {row['phases'][name]['peak_mib']:,.0f}" for name in PHASES]
-        rows.append((f"`{layers}`", *cells, f"{100 * row['accuracy']:.1f}"))
-    yield from markdown(" | ".join(["layers", *(f"{name}, s: | MiB:" for name in PHASES), "test accuracy:"]), rows)
+    """The machine, the graph, and the slowest process of each run in Markdown: seconds of the wall (processor)."""
+    yield f"{described(report['machine'])}, {LAYERS}, {report['nodes']:,} nodes, {report['edges']:,} edges\n"
+    cells = []
+    for run, rows in report["runs"].items():
+        times = (max(row["phases"][name] for row in rows) for name in PHASES[:-1])
+        memory = (f"{max(row['memory'][name] for row in rows):,}" for name in ("RssAnon", "RssFile"))
+        metrics = (f"{rows[0]['metrics'][name]:.4f}" for name in METRICS)
+        cells.append([run, *(f"{wall:,.1f} ({cpu:,.1f})" for wall, cpu in times), *memory, *metrics])
+    head = (f"{title}:" for title in (*PHASES[:-1], "private MiB", "files MiB", *METRICS))
+    yield from markdown(" | ".join(["run", *head]), cells)
 
 
 def main() -> int:
-    """Measure each kind of layers, and print a table."""
-    parser = bench_parser(__doc__ or "", "2,000 nodes in 4 parts")
-    parser.add_argument("--nodes", type=int, default=2_000_000)
-    parser.add_argument("--parts", type=int, default=10)
-    parser.add_argument("--layers", nargs="+", default=["GCN+GRF", "GCN+Linear"])
-    parser.add_argument("--whole", action="store_true", help="evaluate the whole graph, to compare")
+    """Make the graph unless the folder has it, measure each run, and print a table."""
+    parser = bench_parser(__doc__ or "", "20,000 nodes")
+    parser.add_argument("--nodes", type=int, default=1_000_000)
+    parser.add_argument("--samplers", nargs="*", default=["cluster", "random_partition", "walks"])
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--groups", type=int, default=1, help="commands of torchrun that share the processes")
+    parser.add_argument("--workers", type=int, default=0, help="workers of each loader")
+    parser.add_argument("--batches", type=int)
+    parser.add_argument("--folder", type=Path, help="where the graph is, or is made (default: a temporary folder)")
+    parser.add_argument("--within", type=Path, help="used by the script itself")
     options = parser.parse_args()
-    num_nodes, num_parts = (2_000, 4) if options.quick else (options.nodes, options.parts)
-    evaluated = "full_batch" if options.whole else "random_partition"
-    report: dict[str, Any] = {"machine": machine(), "parts": num_parts, "evaluation": evaluated, "runs": {}}
-    with tempfile.TemporaryDirectory() as folder:
-        in_fresh_process(write, Path(folder), num_nodes)
-        for layers in options.layers:
-            report["runs"][layers] = in_fresh_process(measure, Path(folder), layers, num_parts, evaluated)
-            save_json(options.out / "large_graph.json", report)
+    if options.within:
+        measure(options.within, options.batches)
+        return 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "few").exists():
+            in_fresh_process(make, folder, 20_000 if options.quick else options.nodes)
+        graph = DiskGraph(folder / "few")
+        report: dict[str, Any] = {"machine": machine(), "nodes": graph.num_nodes, "edges": graph.num_edges, "runs": {}}
+        for sampler in options.samplers:
+            for processes in options.processes:
+                name = f"{sampler}, {processes} processes, {options.workers} workers each"
+                report["runs"][name] = launch(folder, sampler, processes, options)
+                save_json(options.out / "large_graph.json", report)
     print("\n".join(table(report)))
     return 0
 

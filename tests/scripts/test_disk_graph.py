@@ -16,10 +16,13 @@ def test_small_graphs_are_measured(scripts, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench, "in_fresh_process", lambda function, *args: function(*args))
     monkeypatch.setattr(bench, "REPEATS", 1)
     monkeypatch.setattr(bench, "STARTS", 1000)
-    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
-    monkeypatch.setattr(sys, "argv", ["disk_graph.py", "--nodes", "2000", "4000", "--out", str(tmp_path)])
+    monkeypatch.setattr(torch, "set_num_threads", abs)  # processes take it, too
+    arguments = ["disk_graph.py", "--nodes", "2000", "4000", "--engines", "processes", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
     assert bench.main() == 0
     rows = json.loads((tmp_path / "disk_graph.json").read_text())["rows"]
     assert 18_000 < rows["2000"]["edges"] < 20_000
     assert all(row[work]["seconds"] > 0 and row[work]["own"] > 0 for row in rows.values() for work in bench.WORKS)
-    assert "| exponent | |" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| exponent | |" in printed
+    assert "4 shards, processes, 2 workers: " in printed

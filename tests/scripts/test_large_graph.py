@@ -1,41 +1,63 @@
-"""The bench of a large graph: its graph is what it says, and a small one runs through the command in parts."""
+"""The bench of a large graph: its labels are what it says, and a small one runs through the command."""
 
 import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+import torch
+from torch_geometric.utils import to_dense_adj
 
 pytest.importorskip("lightning")
-pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read on Linux only")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read on Linux only")
 
 
 @pytest.fixture
-def bench(scripts):
+def bench(scripts, monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
     return scripts("large_graph")
 
 
-def test_the_graph_has_five_edges_in_both_directions_mostly_within_classes(bench):
-    data = bench.graph(1000)
-    assert data["edges"].shape == (5000, 2)
-    assert 0 <= data["edges"].min() <= data["edges"].max() < 1000
-    classes = data["node_labels"][data["edges"]]
-    assert 0.78 < np.mean(classes[:, 0] == classes[:, 1]) < 0.86  # four of five, and a tenth of the rest
-    parts = np.concatenate([data[f"{name}_masks"] for name in ("train", "val", "test")])
-    assert (parts.sum(axis=0) == 1).all()
+def test_labels_join_three_hops_and_the_sign_of_the_community(bench, tmp_path):
+    bench.make(tmp_path, 4000)
+    source = bench.GraphSource(bench.DiskGraph(tmp_path / "all"))
+    data = source.subgraph(torch.arange(4000))
+    walk = to_dense_adj(data.edge_index, max_num_nodes=4000)[0]
+    walk /= walk.sum(1, keepdim=True).clamp(min=1)
+    hops = [walk @ data.x[:, 0]]
+    hops += [walk @ hops[0], walk @ walk @ hops[0]]
+    near = sum(hop / hop.std() for hop in hops)
+    assert ((near > near.median()) == (data.y >= 2)).float().mean() > 0.99  # but for rounding at the median
+    for community in torch.arange(4000).split(1000):
+        (sign,) = (data.y[community] % 2).unique().tolist()
+        assert data.x[community, 1].mean() == pytest.approx(0.25 * (2 * sign - 1), abs=0.1)
+    assert (data.train_mask.int() + data.val_mask.int() + data.test_mask.int() == 1).all()
+    few = bench.DiskGraph(tmp_path / "few").arrays
+    assert 320 < few["train_mask"].sum() < 480
 
 
-def test_a_small_graph_runs_in_parts(bench, monkeypatch, tmp_path, capsys):
+def test_a_small_graph_is_measured(bench, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("pyg_topomask.run.seed_run.write_curves", lambda path, *_: path.touch())
     monkeypatch.setattr(bench, "in_fresh_process", lambda function, *args: function(*args))
-    arguments = ["large_graph.py", "--quick", "--layers", "GCN+GRF", "--out", str(tmp_path)]
+
+    class Here:
+        """A command of torchrun in this process."""
+
+        def __init__(self, command, env):
+            bench.measure(Path(command[command.index("--within") + 1]), 2)
+
+        def wait(self):
+            return 0
+
+    monkeypatch.setattr(bench, "Popen", Here)
+    arguments = ["large_graph.py", "--nodes", "4000", "--processes", "1", "--batches", "2", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", arguments)
-    loader = bench.GraphParts.__getitem__
+    cut = bench.GraphParts.cut
     assert bench.main() == 0
-    assert bench.GraphParts.__getitem__ is loader  # all measurements are removed
-    row = json.loads((tmp_path / "large_graph.json").read_text())["runs"]["GCN+GRF"]
-    assert {*row["phases"]} == {*bench.PHASES}
-    assert all(phase["peak_mib"] > row["graph_mib"] for phase in row["phases"].values())
-    assert (row["nodes"], 0 <= row["accuracy"] <= 1) == (2000, True)
-    assert "| `GCN+GRF` | " in capsys.readouterr().out
+    assert bench.GraphParts.cut is cut  # all measurements are removed
+    runs = json.loads((tmp_path / "large_graph.json").read_text())["runs"]
+    for rows in runs.values():
+        phases = rows[0]["phases"]
+        assert {*phases} == {*bench.PHASES}
+        assert all(phases[name][0] > 0 for name in ("cut", "walks", "train", "evaluate"))
+    assert "| walks, 1 processes, 0 workers each | " in capsys.readouterr().out
