@@ -33,6 +33,7 @@ def plot_reach(
         ImportError: If matplotlib is missing.
     """
     axes = panels(ax, len(shares), 4.2, 3.6)
+    most = max((float(by_hop.max()) for by_hop in shares.values()), default=1.0)
     for panel, (name, by_hop) in zip(axes, shares.items(), strict=True):
         by_head = by_hop.view(-1, by_hop.size(-1))
         beyond = by_head.size(1) - 1
@@ -41,7 +42,7 @@ def plot_reach(
             panel.plot(range(beyond), values[:-1], "o-", color=color, markersize=3, label=label)
             panel.plot([beyond + 0.5], values[-1:], "D", color=color, markersize=5)
         panel.axvline(beyond - 0.25, color="0.8", linewidth=1, zorder=0)
-        panel.set(title=name, xlabel=f"hops (diamond: more than {beyond - 1})", ylim=(0, None))
+        panel.set(title=name, xlabel=f"hops (diamond: more than {beyond - 1})", ylim=(0, 1.05 * most))
         integer_ticks(panel.xaxis)
         panel.set_xticks([tick for tick in panel.get_xticks() if 0 <= tick < beyond])
         panel.grid(alpha=0.25)
