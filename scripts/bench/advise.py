@@ -7,23 +7,17 @@ Run: TOPOMASK_DATA=... python scripts/bench/advise.py [--quick] [--datasets ENZY
 """
 
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from _measure import bench_parser, described, in_fresh_process, machine, markdown, save_json
-from rich.console import Console
+from runner import Watch, watched_run
 
-from pyg_topomask.run import run_config, seed_run
 from pyg_topomask.run.advise.candidates import candidates
 from pyg_topomask.run.commands.advise import advise
 from pyg_topomask.run.config.load import load
-from pyg_topomask.run.output.progress import Display
-from pyg_topomask.run.output.saved import read_results
-from pyg_topomask.run.process_memory import peak_mib
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "grf"
 DATASETS = ("ENZYMES", "PROTEINS", "NCI1", "peptides-func", "Cora", "CiteSeer")
@@ -38,34 +32,11 @@ def settings_of(name: str) -> list[str]:
     return [f"dataset.dir={sample}"] if name == "peptides-func" and sample.is_dir() else []
 
 
-class Starts(pl.Callback):
-    """The times at which epochs begin."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def on_train_epoch_start(self, *_: Any) -> None:
-        """Record the time."""
-        self.seconds.append(time.perf_counter())
-
-
 def measured(path: Path, settings: list[str], epochs: int) -> dict[str, float | None]:
     """Costs of a run of some epochs: seconds per epoch without the first, and memory in MiB."""
-    watch, build, found = Starts(), seed_run.build_trainer, {}
-
-    def build_watched(config: Any, **more: Any) -> Any:
-        trainer = build(config, **more | {"callbacks": [*more["callbacks"], watch]})
-        fit = trainer.fit
-        trainer.fit = lambda *args, **kwargs: found.update(step_mib=peak_mib(lambda: fit(*args, **kwargs)))
-        return trainer
-
-    seed_run.build_trainer = build_watched
-    with tempfile.TemporaryDirectory() as folder:
-        changed = [f"optim.max_epoch={epochs}", "optim.num_warmup_epochs=0", "train.ckpt_period=100", *settings]
-        run_config(path, folder, 1, changed, display=Display(Console(quiet=True)))
-        (result,) = read_results(Path(folder) / path.stem).values()
-    epoch = (watch.seconds[-1] - watch.seconds[1]) / (len(watch.seconds) - 2)
-    return {**found, "epoch_s": epoch, "total_mib": result["peak_memory_mib"]}
+    watch = Watch(time.perf_counter)
+    found = watched_run(path, epochs, watch, ["train.ckpt_period=100", *settings])
+    return {**found, "epoch_s": (watch.starts[-1] - watch.starts[1]) / (len(watch.starts) - 2)}
 
 
 def compare(name: str, attention: str, seconds: float, epochs: int) -> dict[str, Any]:

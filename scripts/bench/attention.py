@@ -94,7 +94,8 @@ def make_batch(name: str, requires: tuple[str, ...]) -> tuple[Batch, bool]:
     if graphs is None:
         graphs = [random_graph(int(n), load.mean_edges * n / load.mean_nodes, rng) for n in sizes(load, rng)]
     walks = {"num_walks": 16, "max_length": 3, "halt_prob": 0.5}
-    transform = that_add(requires, seed=0, degree=5, num_virtual=1, **walks)
+    independent = "walk_key_index" in requires  # a second table is not read by all
+    transform = that_add(requires, seed=0, degree=5, num_virtual=1, independent=independent, **walks)
     return Batch.from_data_list([transform(graph) for graph in graphs]), real
 
 

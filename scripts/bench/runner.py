@@ -13,8 +13,10 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lightning.pytorch as pl
 import torch
@@ -30,6 +32,7 @@ from pyg_topomask.run.data.loaders import Splits, loaders, prepare
 from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.progress import Display
+from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.optim import build_optimizer
@@ -39,39 +42,48 @@ DEFAULT = [CONFIGS / "grf" / name for name in ("enzymes.yaml", "cora.yaml")]
 
 
 class Watch(pl.Callback):
-    """Records the processor seconds of each epoch but the first, without evaluation."""
+    """Records when epochs begin, and the seconds of evaluation between these times, on a clock."""
 
-    def __init__(self) -> None:
-        self.starts: list[float] = []
-        self.evaluation, self._since = [0.0], 0.0
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock, self.starts, self.evaluation = clock, list[float](), [0.0]
 
     def on_train_epoch_start(self, *_: Any) -> None:
-        self.starts.append(time.process_time())
+        self.starts.append(self.clock())
         self.evaluation.append(0.0)
 
     def on_validation_start(self, *_: Any) -> None:
-        self._since = time.process_time()
+        self.evaluation[-1] -= self.clock()
 
     def on_validation_end(self, *_: Any) -> None:
-        self.evaluation[-1] += time.process_time() - self._since
+        self.evaluation[-1] += self.clock()
 
     @property
     def epochs(self) -> list[float]:
-        """Seconds of each complete epoch after the first."""
+        """Seconds of each complete epoch after the first, without evaluation."""
         pairs = zip(self.starts, self.starts[1:], self.evaluation[1:])
         return [end - begin - evaluation for begin, end, evaluation in pairs][1:]
 
 
+def watched_run(path: Path, epochs: int, watch: Watch, settings: Sequence[str] = ()) -> dict[str, float | None]:
+    """Run a config for some epochs: peak memory in MiB, of the process and of training alone."""
+    build, found = seed_run.build_trainer, {}
+
+    def build_watched(config: Config, **more: Any) -> pl.Trainer:
+        trainer = build(config, **more | {"callbacks": [*more["callbacks"], watch]})
+        fit = trainer.fit
+        trainer.fit = lambda *args, **kwargs: found.update(step_mib=peak_mib(lambda: fit(*args, **kwargs)))
+        return trainer
+
+    changed = [f"optim.max_epoch={epochs}", "optim.num_warmup_epochs=0", *settings]
+    with patch.object(seed_run, "build_trainer", build_watched), tempfile.TemporaryDirectory() as folder:
+        summary = run_config(path, folder, 1, changed, display=Display(Console(quiet=True)))
+    return {**found, "total_mib": summary["peak_memory_mib"]}
+
+
 def runner_epochs(path: Path, epochs: int) -> list[float]:
-    """Seconds of each epoch of the real command."""
-    watch, build = Watch(), seed_run.build_trainer
-    seed_run.build_trainer = lambda config, **more: build(config, **more | {"callbacks": [*more["callbacks"], watch]})
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            changed = [f"optim.max_epoch={epochs + 2}", "optim.num_warmup_epochs=0"]
-            run_config(path, folder, 1, changed, display=Display(Console(quiet=True)))
-    finally:
-        seed_run.build_trainer = build
+    """Processor seconds of each epoch of the real command."""
+    watch = Watch(time.process_time)
+    watched_run(path, epochs + 2, watch)
     return watch.epochs
 
 

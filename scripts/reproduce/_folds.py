@@ -16,6 +16,7 @@ from typing import Any
 from _bench import markdown, read_json, resumed
 from _fitting import mean_and_spread
 from _tables import (
+    EQUAL,
     Lines,
     Plot,
     Report,
@@ -74,10 +75,10 @@ def run_folder(path: Path, out: Path, settings: Sequence[str]) -> Path:
 
 
 def run_once(path: Path, out: Path, settings: Sequence[str], metric: str = "accuracy") -> dict[str, Any]:
-    """Results of one run after the epoch of the best validation result; ``"seconds"`` as of `timed_run`."""
+    """Results of one run after the epoch of the best validation result; ``"ran"`` epochs; ``"seconds"`` as of `timed_run`."""
     summary, seconds = timed_run(path, out, settings)
     found = {part: summary["metrics"][f"{part}_{metric}"]["values"][0] for part in ("val", "test")}
-    return found | {"seconds": seconds, "parameters": summary["num_parameters"]}
+    return found | {"seconds": seconds, "ran": summary["epochs"][0], "parameters": summary["num_parameters"]}
 
 
 def timed_run(path: Path, out: Path, settings: Sequence[str]) -> tuple[dict[str, Any], float]:
@@ -120,6 +121,33 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 def one_row(dataset: str, method: str) -> dict[str, dict[str, str]]:
     """Key in the report -> the row without results, if a method has one row on each data set."""
     return {f"{dataset}: {method}": {"dataset": dataset, "method": method}}
+
+
+def equal_key(dataset: str, method: str, part: str) -> str:
+    """Key in the report of a row of `equal_rows`."""
+    return f"{dataset}: {method}, equal {part}"
+
+
+def equal_rows(dataset: str, method: str, first: str) -> dict[str, dict[str, str]]:
+    """Rows of a method without results: for equal epochs and, but for the first method, for equal time."""
+    parts = EQUAL[: 1 if method == first else 2]
+    return {equal_key(dataset, method, part): {"dataset": dataset, "method": method, "equal": part} for part in parts}
+
+
+def equal_epochs(row: Mapping[str, Any], epochs: int, report: Path, first: str) -> int:
+    """Epochs of a run: those given, or as many as take the time of the first method, by the times of the first seed.
+
+    Raises:
+        RunError: If the first method was not run.
+    """
+    if row["equal"] == "epochs":
+        return epochs
+    found = read_json(report)["rows"]
+    base, own = (found.get(equal_key(row["dataset"], method, "epochs")) for method in (first, row["method"]))
+    if base is None:
+        raise RunError(f"rows of equal time need those of {first!r}; add it to --methods")
+    per_epoch = own["seconds"][0] / (own.get("ran") or own["epochs"])[0]  # a run may stop early
+    return max(2, min(round(base["seconds"][0] / per_epoch), 10 * epochs))
 
 
 def machines(report: Report) -> str:

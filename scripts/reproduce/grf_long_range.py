@@ -13,10 +13,11 @@ The same command continues an interrupted one, and keeps finished runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from _grf import Experiment, compare, plot_comparisons, table_lines
+from _fitting import mean_and_spread
+from _grf import Experiment, comparison, table_lines
 from _tables import CONFIGS, start
 
 METHODS = {
@@ -34,25 +35,20 @@ EXPERIMENTS = {
 }
 
 
-def figure(metric: str, found: Mapping[str, float], seeds: int) -> str:
+def figure(metric: str, values: Sequence[float]) -> str:
     """What is left to explain: the mean squared error over the variance (1 - R²), or the share of wrong classes."""
-    return f"{1 - found['mean']:.3f}" + (f" ± {found['std']:.3f}" if seeds > 1 else "")
+    return mean_and_spread([1 - value for value in values])
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     what = "Mean squared error over variance (share, ring) or share of wrong classes (tree) of the test set"
-    return table_lines(report, figure, what)
+    return table_lines(report, EXPERIMENTS, figure, what)
 
 
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """What all runs leave to explain."""
-    plot_comparisons(report, lambda result: 1 - result, "error on the test set", path)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train every method on every task, and write the table."""
-    compare("grf_long_range", __doc__ or "", EXPERIMENTS, lines, plot, arguments)
+LABEL = "R², or share of right classes, test"
+COMPARISON = comparison(__doc__, "grf_long_range", EXPERIMENTS, scale=1, label=LABEL)
+plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ the test set. Without a mask or message passing, a layer knows of the graph only
 The same command continues an interrupted one, and keeps finished runs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from _grf import Experiment, compare, plot_comparisons, table_lines
-from _tables import CONFIGS, format_metric, start
+from _grf import Experiment, comparison, table_lines
+from _tables import CONFIGS, mean_and_std, start
 
 FIXED_LENGTH = ["topomask.halt_prob=0.0", "topomask.independent=false"]
 
@@ -42,14 +42,11 @@ EXPERIMENTS = {
 }
 
 
-def figure(metric: str, found: Mapping[str, float], seeds: int) -> str:
-    """A result: accuracies in percent, average precision as it is."""
-    return format_metric(metric, found["mean"], found["std"] if seeds > 1 else None)
-
-
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
-    first, *rest = table_lines(report, figure, "Test accuracies (%), or average precisions of peptides-func,")
+    first, *rest = table_lines(
+        report, EXPERIMENTS, mean_and_std, "Test accuracies (%), or average precisions of peptides-func,"
+    )
     yield (
         f"{first} Epochs are those of the schedule: runs on Cora and CiteSeer stop after 50 epochs without a better "
         "validation result."
@@ -57,14 +54,8 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield from rest
 
 
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Results of all runs."""
-    plot_comparisons(report, lambda result: 100 * result, "test figure (%)", path)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train every method on every data set, and write the table."""
-    compare("grf_real", __doc__ or "", EXPERIMENTS, lines, plot, arguments)
+COMPARISON = comparison(__doc__, "grf_real", EXPERIMENTS, label="test result × 100")
+plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
 
 
 if __name__ == "__main__":

@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _bench import read_json
 from _fitting import gin
-from _folds import Comparison
+from _folds import Comparison, equal_epochs, equal_rows
 from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, Pictures, error_rate, fit_images, load_mnist_10k
-from _tables import EQUAL, start
+from _tables import start
 from torch.nn import Module
 
 from pyg_topomask.nn import GPSModel, GRFMask, GridHeatMask, HopMask, MaskedAttention, ToeplitzMask
-from pyg_topomask.run import RunError
 from pyg_topomask.transforms import that_add
 
 LAYERS, RATE, HOPS, STITCH = 3, 2e-3, 8, 2
@@ -74,38 +72,15 @@ pictures_of = cache(load_mnist_10k)
 
 
 def rows(dataset: str, method: str) -> dict[str, dict[str, str]]:
-    """Rows of a method without results: for equal epochs and, but for the first method, for equal time."""
-    if dataset == "pixels" and method not in PIXELS:
-        return {}
-    parts = EQUAL[: 1 if method == FIRST else 2]
-    return {_key(dataset, method, part): {"dataset": dataset, "method": method, "equal": part} for part in parts}
-
-
-def _key(dataset: str, method: str, part: str) -> str:
-    return f"{dataset}: {method}, equal {part}"
-
-
-def epochs_of(row: Mapping[str, Any], epochs: int, out: Path) -> int:
-    """Epochs of a run: those given, or as many as take the time of the first method, by the times of the first seed.
-
-    Raises:
-        RunError: If the first method was not run.
-    """
-    if row["equal"] == "epochs":
-        return epochs
-    found = read_json(out / "mnist.json")["rows"]
-    keys = [_key(row["dataset"], method, "epochs") for method in (FIRST, row["method"])]
-    if keys[0] not in found:
-        raise RunError(f"rows of equal time need those of {FIRST!r}; add it to --methods")
-    first, own = (found[key]["seconds"][0] for key in keys)
-    return max(2, min(round(epochs * first / own), 10 * epochs))
+    """Rows of a method without results."""
+    return {} if dataset == "pixels" and method not in PIXELS else equal_rows(dataset, method, FIRST)
 
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
     torch.set_num_threads(1)
     torch.manual_seed(run)
-    epochs, (patch, positions, _) = epochs_of(row, epochs, out), KINDS[row["dataset"]]
+    epochs, (patch, positions, _) = equal_epochs(row, epochs, out / "mnist.json", FIRST), KINDS[row["dataset"]]
     pictures = pictures_of(patch, out.name == "quick")
     model = classifier(row["method"], pictures, positions)
     prepare = that_add(model.model.requires, seed=run, max_hops=HOPS, **WALKS)

@@ -21,11 +21,9 @@ def small(scripts, tmp_path, monkeypatch):
 
     def load(name, *more):
         script = scripts(name)
-        experiments = {}
-        for dataset, found in script.EXPERIMENTS.items():
+        for dataset, found in list(script.EXPERIMENTS.items()):
             rows = {row: [*settings, *TINY, *more] for row, settings in found.methods.items()}
-            experiments[dataset] = replace(found, methods=rows)
-        monkeypatch.setattr(script, "EXPERIMENTS", experiments)
+            monkeypatch.setitem(script.EXPERIMENTS, dataset, replace(found, methods=rows))
         return script
 
     return load
@@ -44,34 +42,41 @@ def proteins(tmp_path, monkeypatch):
     monkeypatch.setenv("TOPOMASK_DATA", str(tmp_path / "data"))
 
 
-def test_real_graphs(small, tmp_path, capsys, proteins):
+def test_real_graphs(small, tmp_path, proteins):
     script = small("grf_real")
-    arguments = ["--quick", "--datasets", "proteins", "--methods", "message passing", "--out", str(tmp_path / "out")]
+    arguments = ["--quick", "--datasets", "proteins", "--methods", "GRF", "message passing"]
+    arguments += ["--out", str(tmp_path / "out")]
     script.main(arguments)
     report = json.loads((tmp_path / "out/quick/grf_real.json").read_text())
-    rows = report["rows"]
-    assert [row["method"] for row in rows] == ["GRF", "message passing"]
-    assert rows[0]["by"]["time"] == rows[0]["by"]["epochs"]
-    assert all(row["by"]["epochs"]["epochs"] == 2 <= row["by"]["time"]["epochs"] <= 3 for row in rows)
+    rows = ("GRF, equal epochs", "message passing, equal epochs", "message passing, equal time")
+    assert list(report["rows"]) == [f"proteins: {row}" for row in rows]
+    assert all(row["trained"] == row["ran"] == [2] for row in report["rows"].values() if row["equal"] == "epochs")
     assert len((tmp_path / "out/quick/grf_real.md").read_text().splitlines()) == 6
-    capsys.readouterr()
-    script.main(arguments)
-    again = capsys.readouterr().out
-    assert "finished before, kept" in again
-    assert "done in" not in again
+    script.main(arguments)  # finished rows are kept, with their times
     assert json.loads((tmp_path / "out/quick/grf_real.json").read_text()) == report
 
 
 @pytest.mark.parametrize("task", ["share", "tree", "ring"])
 def test_long_range(small, tmp_path, task):
     script, out = small("grf_long_range", "dataset.num_graphs=16", "dataset.num_nodes=10"), tmp_path / "out"
-    script.main(["--quick", "--datasets", task, "--methods", "GIN with 4 layers", "--out", str(out)])
+    script.main(["--quick", "--datasets", task, "--methods", "GRF", "GIN with 4 layers", "--out", str(out)])
     rows = json.loads((out / "quick/grf_long_range.json").read_text())["rows"]
-    assert [(row["dataset"], row["method"]) for row in rows] == [(task, "GRF"), (task, "GIN with 4 layers")]
-    lines = (out / "quick/grf_long_range.md").read_text().splitlines()
-    left = 1 - rows[0]["by"]["epochs"]["test"]["mean"]
-    assert lines[4].startswith(f"| {task} | GRF |")
-    assert f"| {left:.3f} |" in lines[4]
+    left = 1 - rows[f"{task}: GRF, equal epochs"]["test"][0]
+    other = rows[f"{task}: GIN with 4 layers, equal time"]
+    first, second = (out / "quick/grf_long_range.md").read_text().splitlines()[4:]
+    assert first.startswith(f"| {task} | GRF |")
+    assert first.endswith(f"| {left:.3f} | 2 | {left:.3f} |")  # the first row is that of equal time, too
+    assert second.endswith(f"| {other['trained'][0]} | {1 - other['test'][0]:.3f} |")
+
+
+def test_epochs_of_equal_time(scripts, tmp_path):
+    folds, report = scripts("_folds"), tmp_path / "report.json"
+    rows = {"a: GRF, equal epochs": {"seconds": [12.0, 99.0]}, "a: GIN, equal epochs": {"seconds": [2.0], "ran": [4]}}
+    report.write_text(json.dumps({"rows": rows}))
+    row = {"dataset": "a", "method": "GIN", "equal": "time"}
+    assert folds.equal_epochs(row, 8, report, "GRF") == 24  # an epoch took half a second; the run stopped early
+    assert folds.equal_epochs(row, 2, report, "GRF") == 20  # at most ten times as many
+    assert folds.equal_epochs(row | {"equal": "epochs"}, 8, report, "GRF") == 8
 
 
 def test_smooth_training(scripts, tmp_path, monkeypatch):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from pyg_topomask.run import RunError
+
 
 @pytest.fixture
 def script(scripts, tmp_path, monkeypatch):
@@ -29,7 +31,7 @@ def test_every_row_is_a_model_of_its_images(script):
 
 def test_a_trial_has_both_comparisons_and_is_resumed(script, tmp_path, monkeypatch):
     arguments = ["--quick", "--datasets", "patches"]
-    with pytest.raises(script.RunError, match="rows of equal time need those of 'GRF'"):
+    with pytest.raises(RunError, match="rows of equal time need those of 'GRF'"):
         script.main([*arguments, "--out", str(tmp_path / "part"), "--methods", "GIN"])
     arguments += ["--methods", "GRF", "GIN", "none, elu1", "--out", str(tmp_path / "whole")]
     script.main(arguments)
