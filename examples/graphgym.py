@@ -10,11 +10,9 @@ from torch_geometric.graphgym.utils.comp_budget import params_count
 
 from pyg_topomask.run.graphgym import build_transform
 
-settings = """dataset.format fake dataset.task graph dataset.node_encoder True
-    dataset.node_encoder_name TopomaskLinearNode+RWSE posenc_RWSE.enable True posenc_RWSE.model Linear
-    posenc_RWSE.kernel.times_func range(1,9) model.type TopomaskGPS model.graph_pooling mean
-    gnn.layers_post_mp 1 gnn.dim_inner 32 gt.dim_hidden 32 gt.layer_type GCN+GRF gt.layers 2 gt.n_heads 2
-    optim.max_epoch 2 accelerator cpu"""
+settings = """dataset.format fake dataset.task graph model.type TopomaskGPS model.graph_pooling mean
+    gnn.layers_pre_mp 1 gnn.layers_post_mp 1 gnn.dim_inner 32 gt.dim_hidden 32 gt.layer_type GCN+GRF gt.layers 2
+    gt.n_heads 2 optim.max_epoch 2 accelerator cpu"""
 cfg.merge_from_list(settings.split())  # or cfg.merge_from_file("config.yaml")
 assert_cfg(cfg)
 

@@ -1,4 +1,4 @@
-"""Our layers, network, encoders and config keys, registered for PyG's GraphGym and for forks of GraphGPS.
+"""Our layers, network and config keys, registered for PyG's GraphGym and for forks of GraphGPS.
 
 Importing this module registers, in ``torch_geometric.graphgym.register``:
 
@@ -6,12 +6,10 @@ Importing this module registers, in ``torch_geometric.graphgym.register``:
   used as ``gnn.layer_type``. The number of heads is ``gnn.att_heads``. Primphormer has no carry between layers here;
 - the network ``TopomaskGPS`` for ``model.type``: any registered feature encoder and head, and between them the
   :class:`~pyg_topomask.nn.GPSStack` of ``gt.layer_type``, such as ``GCN+GRF``;
-- node encoders ``Topomask<name>``, such as ``TopomaskLinearNode``, each also followed by ``+LapPE``, ``+RWSE`` or
-  ``+LapPE+RWSE``, and edge encoders ``Topomask<name>``, such as ``TopomaskLinearEdge``;
-- the missing keys of the sections ``topomask``, ``gt``, ``prep``, ``posenc_LapPE`` and ``posenc_RWSE``, in the global
-  ``cfg``; ``set_cfg`` adds them again.
+- the missing keys of the sections ``topomask``, ``gt`` and ``prep``, in the global ``cfg``; ``set_cfg`` adds them
+  again.
 
-:func:`build_transform` adds the attributes that attentions and encodings need to a graph.
+:func:`build_transform` adds the attributes that attentions need to a graph. Encoders are those of GraphGym or the fork.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from torch_geometric.graphgym.config import cfg
 from torch_geometric.graphgym.models.gnn import FeatureEncoder, GNNPreMP
 from torch_geometric.transforms import BaseTransform, Compose
 
-from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, NODE_ENCODERS, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, auxiliary_loss
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.run.check import layer_problems
 from pyg_topomask.run.config import Config
@@ -37,7 +35,7 @@ from pyg_topomask.run.config.schema import Key, add_mask_sections, contradiction
 from pyg_topomask.run.config.unused import unused_keys
 from pyg_topomask.run.model.attentions import build_attention, twice_given
 from pyg_topomask.run.model.build import build_stack
-from pyg_topomask.run.model.encoders import build_edge_encoder, build_encodings, build_node_encoder, uses_stable_gate
+from pyg_topomask.run.model.encoders import uses_stable_gate
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 
 __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", "translate"]
@@ -45,20 +43,13 @@ __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", 
 PREFIX = "Topomask"
 """Prefix of all our names, so that they differ from all others."""
 
-_SECTIONS = ("topomask", "gt", "prep", "posenc_LapPE", "posenc_RWSE")
+_SECTIONS = ("topomask", "gt", "prep")
 """Sections that are added to GraphGym's and translated completely."""
 
-_TYPES = ("dataset.node_encoder_num_types", "dataset.edge_encoder_num_types")
-"""Keys that are added to GraphGym's section ``dataset``."""
-
-_READ: tuple[str, ...] = (
-    "gnn.act",
-    "gnn.dim_inner",
-    "dataset.node_encoder",
-    "dataset.node_encoder_name",
-    "dataset.edge_encoder",
+_READ = (
+    *("gnn.act", "gnn.dim_inner", "dataset.edge_encoder"),
+    *("posenc_EquivStableLapPE.enable", "share.gradient_checkpointing"),
 )
-_READ += (*_TYPES, "posenc_EquivStableLapPE.enable", "share.gradient_checkpointing")
 """Keys of other sections that are translated if ``cfg`` has them."""
 
 _RUNNER_KEYS = ("redraw", "transition", "normalize_features", "encoder_dropout", "pre_norm", "mask_lr")
@@ -68,7 +59,7 @@ _RUNNER_KEYS = ("redraw", "transition", "normalize_features", "encoder_dropout",
 def add_config(node: Any) -> None:
     """Add the keys of our sections to GraphGym's ``cfg``; existing keys keep their values."""
     add_mask_sections()
-    for key, sections, name in _keys(*_SECTIONS, *_TYPES):
+    for key, sections, name in _keys(*_SECTIONS):
         # None means not given: then the default of the attention or the value of a flat key holds.
         not_given = name in ("kernel", "mask") or sections[-1].startswith("mask_")
         section = reduce(lambda found, part: found.setdefault(part, type(node)()), sections, node)
@@ -102,7 +93,6 @@ def translate(node: Any, **changes: dict[str, Any]) -> Config:
         section = reduce(lambda found, part: found.setdefault(part, {}), sections, values)
         section |= {} if value is None else {name: value}
     values["dataset"] |= {"format": "PyG", "name": "graphgym"}
-    values["dataset"]["node_encoder_name"] = values["dataset"]["node_encoder_name"].removeprefix(PREFIX)
     for changed, change in changes.items():
         values[changed] |= change
     return Config.model_validate(values)
@@ -115,10 +105,9 @@ def _refuse(problems: Iterable[tuple[str, str]], *sections: str) -> None:
 
 
 def build_transform(seed: int | None = None) -> BaseTransform:
-    """The transform that adds the attributes that the model of ``cfg`` reads: encodings, walks, expander edges.
+    """The transform that adds the attributes that the model of ``cfg`` reads: walks, expander edges, trees.
 
-    It adds encodings for our own node encoders only; a fork computes its own. Use it as ``transform`` or
-    ``pre_transform`` of the data set, after all transforms that change the graph.
+    Use it as ``transform`` or ``pre_transform`` of the data set, after all transforms that change the graph.
 
     Args:
         seed: Seed of walks and expander edges; ``cfg.seed`` if :obj:`None`.
@@ -131,9 +120,7 @@ def build_transform(seed: int | None = None) -> BaseTransform:
         layer_type = f"None+{cfg.gnn.layer_type.removeprefix(PREFIX)}"
     config = translate(cfg, gt={"layer_type": layer_type})
     _refuse(layer_problems(config), "gt.")
-    own = cfg.dataset.node_encoder and cfg.dataset.node_encoder_name.startswith(PREFIX)
-    encodings = build_encodings(config) if own else []
-    return Compose([*encodings, *build_sampling_transforms(config, cfg.seed if seed is None else seed)])
+    return Compose(build_sampling_transforms(config, cfg.seed if seed is None else seed))
 
 
 class TopomaskAttention(Module):
@@ -206,10 +193,7 @@ class TopomaskGPS(Module):
         self.encoder = FeatureEncoder(dim_in)
         given, layers = self.encoder.dim_in, cfg.gnn.layers_pre_mp
         if layers < 1 and given != width:
-            raise ValueError(
-                f"node features have {given} columns and layers have {width}: set gnn.layers_pre_mp 1, or "
-                f"dataset.node_encoder True and node_encoder_name {PREFIX}LinearNode"
-            )
+            raise ValueError(f"node features have {given} columns and layers have {width}: set gnn.layers_pre_mp 1")
         self.pre_mp = GNNPreMP(given, width, layers) if layers > 0 else torch.nn.Identity()
         self.mp = build_stack(config)
         self.post_mp = register.head_dict[cfg.gnn.head](dim_in=width, dim_out=dim_out)
@@ -229,42 +213,9 @@ class TopomaskGPS(Module):
         return prediction, label
 
 
-class TopomaskEncoder(Module):
-    """Our encoder of nodes or edges as GraphGym's: it replaces ``batch.x`` or ``batch.edge_attr``.
-
-    Args:
-        emb_dim: Width of its output.
-        name: Name in a config, such as ``LinearNode+RWSE`` or ``LinearEdge``; the latter reads ``dataset.edge_dim``
-            columns.
-        kind: ``"node"`` or ``"edge"``.
-
-    Raises:
-        ValueError: If the sections ``posenc_*`` or the number of types do not fit the name.
-    """
-
-    def __init__(self, emb_dim: int, name: str, kind: str) -> None:
-        super().__init__()
-        # GraphGym itself adds a norm and layers after the encoder.
-        data = {f"{kind}_encoder": True, f"{kind}_encoder_name": name, f"{kind}_encoder_bn": False}
-        config = translate(cfg, dataset=data, gt={"dim_hidden": emb_dim})
-        _refuse(contradictions(config), f"dataset.{kind}_encoder", *(["posenc_"] if kind == "node" else []))
-        self.attribute = "x" if kind == "node" else "edge_attr"
-        build: Any = build_node_encoder if kind == "node" else build_edge_encoder
-        self.encoder = build(config, cfg.share.dim_in if kind == "node" else cfg.dataset.edge_dim)
-
-    def forward(self, batch: Data) -> Data:
-        """The batch with encoded ``x`` or ``edge_attr``."""
-        batch[self.attribute] = self.encoder(batch)
-        return batch
-
-
-_ENCODINGS = ("", "+LapPE", "+RWSE", "+LapPE+RWSE")
-_NODE_ENCODERS = [base + encodings for base in NODE_ENCODERS for encodings in _ENCODINGS]
 for _table, _modules in (
     (register.network_dict, {"GPS": TopomaskGPS}),
     (register.layer_dict, {name: partial(TopomaskAttention, name=name) for name in ATTENTION}),
-    (register.node_encoder_dict, {name: partial(TopomaskEncoder, name=name, kind="node") for name in _NODE_ENCODERS}),
-    (register.edge_encoder_dict, {name: partial(TopomaskEncoder, name=name, kind="edge") for name in EDGE_ENCODERS}),
     (register.config_dict, {"": add_config}),
 ):
     _table.update({PREFIX + name: module for name, module in _modules.items()})

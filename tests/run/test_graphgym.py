@@ -16,16 +16,28 @@ from torch_geometric.graphgym.models.layer import GeneralLayer, new_layer_config
 from yacs.config import CfgNode
 
 import pyg_topomask.run.graphgym as graphgym
-from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, MASK, NODE_ENCODERS, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, MASK, auxiliary_loss
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.config.topomask import TopomaskConfig
 from pyg_topomask.run.model.build import build_model
 
 SETTINGS = "dataset.task graph model.graph_pooling mean gnn.dim_inner 16 gt.dim_hidden 16 gt.n_heads 2 gnn.att_heads 2"
-SETTINGS += (
-    " dataset.node_encoder True dataset.node_encoder_name TopomaskLinearNode gnn.head graph gnn.layers_post_mp 1"
-)
+SETTINGS += " dataset.node_encoder False gnn.layers_pre_mp 1 gnn.head graph gnn.layers_post_mp 1"
 SETTINGS += " dataset.edge_encoder_bn False dataset.edge_dim 5 share.dim_in 8 share.dim_out 3 accelerator cpu"
+
+
+class LinearEdge(torch.nn.Linear):
+    """An encoder of edges as a fork has it."""
+
+    def __init__(self, emb_dim):
+        super().__init__(5, emb_dim)
+
+    def forward(self, batch):
+        batch.edge_attr = super().forward(batch.edge_attr)
+        return batch
+
+
+register.edge_encoder_dict["Forks"] = LinearEdge
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +94,7 @@ def test_each_attention_is_a_layer(name):
     "settings",
     [
         *(f"model.type gnn gnn.layer_type Topomask{name} gnn.stage_type skipsum" for name in ("GRF", "Primphormer")),
-        "model.type TopomaskGPS gt.layer_type GCN+GRF dataset.node_encoder False gnn.layers_pre_mp 2",
+        "model.type TopomaskGPS gt.layer_type GCN+GRF gnn.layers_pre_mp 2",
     ],
 )
 def test_graphgyms_own_network_and_linear_layers_ahead_of_ours_learn(settings):
@@ -94,8 +106,8 @@ def test_graphgyms_own_network_and_linear_layers_ahead_of_ours_learn(settings):
 @pytest.mark.parametrize("layer_type", ["GCN+GRF", "CustomGatedGCN+Exphormer", "GINE+KMIP+Primphormer"])
 def test_the_network_is_the_runners(layer_type):
     settings = "gt.layers 2 topomask.num_virtual 5" if "Primphormer" in layer_type else "gt.layers 2 gt.sparse.k 3"
-    settings += " gt.dropout 0.1 gt.attn_dropout 0.25 gnn.act gelu"
-    edges = "dataset.edge_encoder True dataset.edge_encoder_name TopomaskLinearEdge"
+    settings += " gt.dropout 0.1 gt.attn_dropout 0.25 gnn.act elu"
+    edges = "dataset.edge_encoder True dataset.edge_encoder_name Forks"
     choose(f"model.type TopomaskGPS gt.layer_type {layer_type} {settings} {edges} prep.num_virt_node 2")
     model = create_model().eval().model
     overrides = [f"{key}={value}" for key, value in zip(settings.split()[::2], settings.split()[1::2])]
@@ -105,7 +117,7 @@ def test_the_network_is_the_runners(layer_type):
     assert str(reference) == str(model.mp)
     reference.load_state_dict(model.mp.state_dict())
     batch = batch_of(graphs(edge_dim=5))
-    seen = model.encoder(batch.clone())
+    seen = model.pre_mp(model.encoder(batch.clone()))
     expected = reference(seen.x, seen.edge_index, seen.batch, seen, 4, edge_attr=seen.edge_attr)
     given = batch.clone()
     prediction, label = model(given)
@@ -131,29 +143,6 @@ def test_the_auxiliary_loss_takes_part_in_the_backward_pass():
     assert any(part.any() for part in term)
 
 
-@pytest.mark.parametrize("encodings", ["", "+LapPE", "+RWSE", "+LapPE+RWSE"])
-def test_node_encoders_read_what_the_transform_adds(encodings):
-    choose(f"model.type TopomaskGPS gt.layer_type GCN+GRF dataset.node_encoder_name TopomaskLinearNode{encodings}")
-    choose("posenc_LapPE.enable True posenc_LapPE.dim_pe 4 posenc_LapPE.model DeepSet posenc_LapPE.eigen.max_freqs 3")
-    choose(
-        "posenc_RWSE.enable True posenc_RWSE.dim_pe 5 posenc_RWSE.model Linear posenc_RWSE.kernel.times_func range(1,5)"
-    )
-    encoder = create_model().model.encoder
-    assert encoder(batch_of(graphs())).x.size(1) == 16
-
-
-def test_encoders_of_types():
-    choose("dataset.node_encoder_num_types 7 dataset.edge_encoder_num_types 3")
-    batch = Batch.from_data_list(list(graphs()))
-    batch.x = torch.randint(7, (batch.num_nodes, 1))
-    batch.edge_attr = torch.randint(3, (batch.num_edges,))
-    register.node_encoder_dict["TopomaskTypeDictNode"](6)(batch)
-    register.edge_encoder_dict["TopomaskTypeDictEdge"](6)(batch)
-    assert (batch.x.unique(dim=0).shape, batch.edge_attr.unique(dim=0).shape) == ((7, 6), (3, 6))
-    assert {f"Topomask{name}" for name in NODE_ENCODERS} <= set(register.node_encoder_dict)
-    assert {f"Topomask{name}" for name in EDGE_ENCODERS} <= set(register.edge_encoder_dict)
-
-
 def test_importing_again_is_harmless():
     tables = (register.layer_dict, register.network_dict, register.config_dict)
     before = [set(table) for table in tables]
@@ -164,10 +153,9 @@ def test_importing_again_is_harmless():
 
 
 def test_a_forks_own_keys_stay():
-    node = CfgNode({"gt": {"layers": 9, "theirs": 1, "residual": False}, "dataset": {"node_encoder_num_types": 4}})
+    node = CfgNode({"gt": {"layers": 9, "theirs": 1, "residual": False}})
     graphgym.add_config(node)
     assert (node.gt.layers, node.gt.theirs, node.gt.sparse.k) == (9, 1, 10)
-    assert (node.dataset.node_encoder_num_types, node.dataset.edge_encoder_num_types) == (4, 0)
     assert not {"activation", "pna_degrees"} & {*node.gt}
     cfg.gt.residual = False
     assert graphgym.translate(cfg).gt.layers == cfg.gt.layers
@@ -196,8 +184,7 @@ def test_keys_left_alone_give_an_attentions_own_defaults():
         ("gt.layer_type GCN+KMIP topomask.rank 7", "topomask.rank"),
         ("topomask.pre_norm True", r"topomask\.pre_norm: is not provided in GraphGym"),
         ("gt.dim_hidden 32", "gnn.dim_inner: must equal gt.dim_hidden"),
-        ("dataset.node_encoder False", "features have 8 columns"),
-        ("dataset.node_encoder_name TopomaskLinearNode+RWSE", "posenc_RWSE"),
+        ("gnn.layers_pre_mp 0", "features have 8 columns"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings, message):
