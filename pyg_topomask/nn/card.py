@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar, Literal, get_args
 
 from pyg_topomask.checks import check_choice
-from pyg_topomask.nn.graph_attributes import settings_text
+from pyg_topomask.nn.graph_attributes import one_line
 from pyg_topomask.nn.recorded import Recorded
 from pyg_topomask.nn.reset import Resettable
 
@@ -66,4 +67,11 @@ class Described(Recorded, Resettable):
         return [*cls.card.examples]
 
     def extra_repr(self) -> str:
-        return settings_text(self)
+        """The arguments of the constructor that differ from their defaults."""
+        known = signature(type(self)).parameters
+        default = {name: one_line(known[name].default) for name in self._made_with if name in known}
+        texts = {name: one_line(value) for name, value in self._made_with.items()}
+        return ", ".join(f"{name}={text}" for name, text in texts.items() if text != default.get(name))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"

@@ -14,7 +14,7 @@ from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.encoder.positions import NodePositions
 from pyg_topomask.nn.gps_layer import Part
 from pyg_topomask.nn.gps_stack import GPSStack
-from pyg_topomask.nn.graph_attributes import check_homogeneous, with_attributes
+from pyg_topomask.nn.graph_attributes import check_homogeneous, one_line, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, check_tokens
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
@@ -85,6 +85,7 @@ class GPSModel(Resettable):
         check_choice("pool", pool, (*POOLS, "graph_token", None))
         head_layers = check_integer("head_layers", head_layers, 1)
         self.pool = pool
+        self.in_channels, self.channels, self.out_channels = in_channels, channels, out_channels
         self.encoder = _linear(in_channels, channels)
         self.edge_encoder = _linear(edge_dim, channels) if edge_dim is not None else None
         self.input_dropout, self.dropout = Dropout(input_dropout), Dropout(dropout)
@@ -103,6 +104,10 @@ class GPSModel(Resettable):
     def requires(self) -> tuple[str, ...]:
         """Attributes that the graph must carry, without repetition."""
         return self.layers.requires
+
+    def __repr__(self) -> str:
+        widths = f"{self.in_channels}, {self.channels}, {self.out_channels}"
+        return f"GPSModel({widths}, layers={one_line(self.layers)}, pool={self.pool})"
 
     def forward(
         self,

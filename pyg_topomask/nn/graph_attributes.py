@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import Any
 
 import torch
@@ -32,18 +31,6 @@ def requirements_of(*parts: Module | None) -> tuple[str, ...]:
     """Attributes that these modules need on a graph, without repetition; a module without ``requires`` needs none."""
     names = (name for part in parts for name in getattr(part, "requires", ()))
     return tuple(dict.fromkeys(names))
-
-
-def settings_text(module: Module) -> str:
-    """Settings of a module that its constructor took and that differ from the defaults, for its ``repr``."""
-    shown = []
-    for name, parameter in signature(type(module)).parameters.items():
-        value = getattr(module, name, None)
-        value = value.p if isinstance(value, torch.nn.Dropout) else value
-        shows = isinstance(value, (bool, int, float, str, tuple, Module)) and not isinstance(value, torch.nn.ModuleList)
-        if shows and value != parameter.default:
-            shown.append(f"{name}={one_line(value)}")
-    return ", ".join(shown)
 
 
 def one_line(value: Any) -> str:

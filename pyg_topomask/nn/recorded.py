@@ -29,14 +29,12 @@ class Recorded(Module):
         if "__init__" not in vars(cls):
             return
         make: Callable[..., None] = cls.__init__
-        known = signature(make)
+        _, *names = signature(make).parameters
 
         @wraps(make)
         def record(self: Recorded, *given: Any, **named: Any) -> None:
             make(self, *given, **named)
-            if type(self) is cls:
-                _, *arguments = known.bind(self, *given, **named).arguments.items()
-                self._made_with = dict(arguments)
+            self._made_with = dict(zip(names, given)) | named  # the constructor of the subclass is the last to do so
 
         cls.__init__ = record  # type: ignore[method-assign, assignment]
 
@@ -57,7 +55,8 @@ def call_in_program(module: Recorded, x: Tensor, batch: Tensor | None, graph: Da
     given |= {f"graph.{key}": value for key, value in (graph or Data()).to_dict().items()}
     given |= {f"state.{key}": value for key, value in _state(module).items()}
     given = {key: value for key, value in given.items() if isinstance(value, Tensor)}
-    recipe = json.dumps([list(given), module], default=_as_json)
+    width = getattr(module, "out_width", x.size(1))
+    recipe = json.dumps([list(given), module, width], default=_as_json)
     with _disable_current_modes():  # the copy must not become a part of the program
         copy = _built(recipe, threading.get_ident())
     if _settings(copy) != _settings(module):
@@ -83,8 +82,10 @@ def _call(tensors: Sequence[Tensor], recipe: str) -> list[Tensor]:
 
 @_call.register_fake
 def _(tensors: Sequence[Tensor], recipe: str) -> list[Tensor]:
-    given = dict(zip(json.loads(recipe)[0], tensors))
-    return [torch.empty_like(given[name]) for name in ("x", "carry") if name in given]
+    names, _, width = json.loads(recipe)
+    given = dict(zip(names, tensors))
+    carry = [torch.empty_like(given["carry"])] if "carry" in given else []
+    return [given["x"].new_empty(given["x"].size(0), width), *carry]
 
 
 @lru_cache(maxsize=256)

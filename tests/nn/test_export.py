@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GINEConv
 
 from pyg_topomask.nn import (
@@ -14,6 +14,7 @@ from pyg_topomask.nn import (
     MASK,
     FullAttention,
     GatedGCN,
+    GKATConv,
     GPSModel,
     GRFAttention,
     GRFMask,
@@ -97,6 +98,28 @@ def test_every_mask(name):
 def test_other_models(settings):
     attn = settings.pop("attn", lambda: GRFAttention(8, 2))
     checked(model_of(attn, attn, **settings), settings.get("edge_dim"))
+
+
+class Convolution(torch.nn.Module):
+    """A program whose output has another width than its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = GKATConv(8, 3, heads=2)
+
+    def forward(self, x, walks):
+        return self.conv(x, graph=Data(**walks, num_nodes=x.size(0)))
+
+
+@slow
+def test_a_convolution_of_another_width():
+    model = Convolution().eval()
+    graph = Batch.from_data_list(prepared(model.conv, [GRAPHS["star"]]))
+    inputs = torch.randn(5, 8), {name: graph[name] for name in model.conv.requires}
+    program = torch.export.export(model, inputs)
+    (out,) = (node.args[0] for node in program.graph.nodes if node.op == "output")
+    assert out[0].meta["val"].shape == (5, 6)
+    torch.testing.assert_close(program.module()(*inputs), model(*inputs))
 
 
 IN_NEW_PROCESS = """

@@ -15,20 +15,28 @@ class ConvCase(AttentionCase):
     def prepare(self, data):
         return walked(data)
 
+    def weights(self, attn, x, batch):
+        """Normalised weights ``[H, N, N]`` and values ``[H, N, D]``."""
+        v = attn.lin(x).unflatten(1, (attn.heads, -1)).transpose(0, 1)
+        receiver, sender = v @ attn.att_receiver[..., None], v @ attn.att_sender[..., None]
+        weight = attn.mask(batch).to_dense() * torch.nn.functional.leaky_relu(receiver + sender.mT, 0.2).exp()
+        return weight / weight.sum(2, keepdim=True), v
+
     def reference(self, attn, x, batch, carry):
-        matrix, heads = attn.mask(batch).to_dense(), []
-        for h, (own, receiver, sender) in enumerate(
-            zip(attn.lin(x).unflatten(1, (attn.heads, -1)).unbind(1), attn.att_receiver, attn.att_sender)
-        ):
-            score = torch.nn.functional.leaky_relu((own @ receiver)[:, None] + own @ sender, 0.2)
-            weight = (matrix[h] if matrix.dim() == 3 else matrix) * score.exp()
-            heads.append(weight @ own / weight.sum(1, keepdim=True))
-        out = (torch.cat(heads, 1) if attn.concat else torch.stack(heads).mean(0)) + attn.bias
+        weight, v = self.weights(attn, x, batch)
+        heads = (weight @ v).transpose(0, 1)
+        out = (heads.flatten(1) if attn.concat else heads.mean(1)) + attn.bias
         return torch.nn.functional.elu(out) if attn.elu else out
 
-    def test_dense_and_nested_nodes_give_what_flat_ones_give(self):
-        with pytest.raises(ValueError, match="'x' must have shape"):  # a convolution takes flat nodes alone
-            self.build()(torch.zeros(2, 3, self.channels), None, self._batch())
+    def test_weights_of_pairs(self):
+        attn, batch, x = self._case()
+        out, (pairs, weights) = attn(x, batch.batch, batch, return_attention_weights=True)
+        assert torch.equal(out, attn(x, batch.batch, batch))
+        wanted = self.weights(attn, x, batch)[0]
+        assert torch.equal(pairs, wanted.any(0).nonzero().t())
+        torch.testing.assert_close(weights, wanted[:, pairs[0], pairs[1]].t(), **self.tol)
+        rows = attn(x, batch.batch, batch, return_attention_weights=True, rows=[2])[1]
+        torch.testing.assert_close(rows, (pairs[:, pairs[0] == 2], weights[pairs[0] == 2]), **self.tol)
 
 
 class TestGKATConvBlocks(ConvCase):

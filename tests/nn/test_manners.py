@@ -24,6 +24,7 @@ from pyg_topomask.nn import (
 )
 from pyg_topomask.nn.encoder.features import AtomEncoder
 from pyg_topomask.nn.graph_token import GraphToken
+from pyg_topomask.nn.named import as_attention
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.testing import examples
 from tests.nn.encoder_cases import CASES
@@ -74,8 +75,24 @@ def test_reset_fills_a_module_from_the_meta_device_and_repeats(name):
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attentions_and_layers_have_a_repr_of_one_line(name):
     layer = GPSLayer(8, GCNConv(8, 8), name, heads=2)
-    assert repr(layer.attn).startswith(f"{ATTENTION[name].__name__}(channels=8, heads=2")
+    assert repr(layer.attn) == f"{ATTENTION[name].__name__}(channels=8, heads=2)"
     assert repr(layer) == f"GPSLayer(8, conv=GCNConv(8, 8), attn={layer.attn!r})"
+
+
+def test_reprs_show_the_arguments_that_differ_from_the_defaults_in_one_line():
+    texts = {name: repr(build()) for name, build in MADE.items() if name.startswith(("mask", "GPSConv", "GPSModel"))}
+    assert not [text for text in texts.values() if "\n" in text]
+    assert texts["GPSConv"] == "GPSConv(8, conv=GCNConv(8, 8), heads=2, attn_type=grf)"
+    assert texts["GPSModel"].startswith("GPSModel(3, 8, 2, layers=GPSStack( (0-1): 2 x GPSLayer(8, conv=GINConv(")
+    assert repr(nn.LowRankMask(num_waves=3)) == "LowRankMask(num_waves=3)"
+    mixed = nn.MaskedAttention(8, 2, mask=[None, nn.HopMask(2)], kernel="relu")
+    assert repr(mixed) == "MaskedAttention(channels=8, heads=2, mask=[None, HopMask(heads=2)])"
+    assert repr(as_attention("pyg.multihead", 8, 2)) == "PyGMultihead(channels=8, heads=2)"
+
+    class Own(nn.FullAttention):
+        """Without a constructor of its own."""
+
+    assert repr(Own(8)) == "Own(channels=8)"
 
 
 def test_norms_and_activations_are_pygs():

@@ -132,6 +132,9 @@ class Attention(Described):
     ) -> Any:
         """Call `forward`, and let PyG's explainers see the edges; with weights, return ``(out, (pairs, weights))``.
 
+        For dense and nested nodes, ``pairs`` and ``rows`` number the flat nodes, as ``graph`` does: the True places of
+        the mask in row order, without padding.
+
         Args:
             x, batch, graph, settings: Arguments of `forward`.
             return_attention_weights: Whether to return the weights of `attention_weights`, too. The output stays the
@@ -216,9 +219,6 @@ class Attention(Described):
             raise ValueError(
                 f"all layers must have the same {names}, since they share parameters (got {got} after {earlier})"
             )
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.extra_repr()})"
 
     def __getstate__(self) -> dict[str, Any]:
         # The last loss belongs to an autograd graph, which can neither be copied nor pickled.

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, Parameter
+from torch.nn import Linear, Parameter
 from torch.nn.functional import elu, leaky_relu
 from torch.nn.init import xavier_uniform_, zeros_
 from torch_geometric.data import Data
 from torch_geometric.utils import softmax
 
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
-from pyg_topomask.nn.attention.base import check_input, uncompiled
+from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
-from pyg_topomask.ops.attention.masked import masked_additive_attention
+from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.masked import additive_scores, masked_additive_attention, problem_of
 from pyg_topomask.ops.attention.plan import PATHS
+from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_weights
 from pyg_topomask.ops.numerics import at_least_float32
 
 
@@ -103,7 +105,7 @@ class GKATAttention(MaskedAttention):
             return softmax(score, edge_index[0], num_nodes=x.size(0)).mean(1)
 
 
-class GKATConv(Module):
+class GKATConv(Attention):
     r"""A graph attention layer whose neighbourhoods are the support of the random walks graph-nodes kernel.
 
     .. math:: x_i' = \mathrm{ELU}\Big(\sum_j \alpha_{ij} W x_j + b\Big), \qquad
@@ -111,7 +113,8 @@ class GKATConv(Module):
 
     This is the layer of graph attention networks (Veličković et al., ICLR 2018, arXiv:1710.10903, Eqs. 3 to 6) with
     the kernel instead of the adjacency, as Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, use it on
-    citation graphs. It is exact on the support of the kernel, and forms no array over all pairs of nodes.
+    citation graphs. It is exact on the support of the kernel, and forms no array over all pairs of nodes. Called with
+    ``return_attention_weights=True``, it returns :math:`\alpha`, too, as ``GATConv`` does.
     Cost: proportional to the number of node pairs whose walks meet, which grows with the square of a hub's degree.
     More than 2^23 pairs are processed in parts, with a `PerformanceWarning`, so that memory stays below about 2 GiB.
 
@@ -157,13 +160,13 @@ class GKATConv(Module):
         path: str = "auto",
         normalizer: str = "bound",
     ) -> None:
-        super().__init__()
         in_channels = check_integer("in_channels", in_channels, 1)
-        out_channels, heads = check_integer("out_channels", out_channels, 1), check_integer("heads", heads, 1)
+        super().__init__(in_channels, heads, divided=False)
+        out_channels = check_integer("out_channels", out_channels, 1)
         check_dropout(dropout)
         check_choice("normalizer", normalizer, NORMALIZERS)
         check_choice("path", path, [name for name in PATHS if name != "factored"])
-        self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
+        self.in_channels, self.out_channels, self.concat = in_channels, out_channels, concat
         self.negative_slope, self.dropout, self.elu = negative_slope, dropout, elu
         self.path, self.normalizer = path, normalizer
         self.mask = RWGNKMask(heads if learnable else 1, decay, alpha, max_length, learnable, name)
@@ -203,6 +206,13 @@ class GKATConv(Module):
         out = out if self.bias is None else out + self.bias
         return (elu(out) if self.elu else out).to(x.dtype)
 
+    def _weights(self, x: Tensor, batch: Tensor | None, graph: Data, rows: Rows) -> PairWeights:
+        v, *scores = self.project(x)
+        kernel = Kernel("additive", negative_slope=self.negative_slope)
+        with torch.autocast(x.device.type, enabled=False):
+            qkv = *additive_scores(*scores), v
+            return pair_weights(problem_of(kernel, qkv, self.mask(graph), batch, self.normalizer), rows)
+
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Values ``[N, H, D]``, and the parts of the score from receivers and from senders, ``[N, H]`` each."""
         (v,) = at_least_float32(self.lin(x).view(x.size(0), self.heads, self.out_channels))
@@ -214,6 +224,3 @@ class GKATConv(Module):
             _, receiver, sender = self.project(x)
             score = receiver[edge_index[0]] + sender[edge_index[1]]
             return softmax(leaky_relu(score, self.negative_slope), edge_index[0], num_nodes=x.size(0)).mean(1)
-
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, concat={self.concat}"

@@ -177,11 +177,16 @@ def masked_additive_attention(
     check_dropout(dropout)
     if mask is None:
         raise TypeError("additive attention needs a 'mask' (got None); OnesOperator(batch) is that of all pairs")
-    one = torch.ones_like(receiver)
-    q, k = torch.stack([receiver, one], dim=-1), torch.stack([one, sender], dim=-1)  # their product is the sum
+    q, k = additive_scores(receiver, sender)
     check_qkv(q, k, v)
     kernel = Kernel("additive", negative_slope=negative_slope, dropout=dropout)
     return _attend(kernel, (q, k, v), mask, batch, path, normalizer)
+
+
+def additive_scores(receiver: Tensor, sender: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys ``[N, H, 2]`` whose products are the sums of scores of receivers and senders ``[N, H]``."""
+    one = torch.ones_like(receiver)
+    return torch.stack([receiver, one], dim=-1), torch.stack([one, sender], dim=-1)
 
 
 def explain(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch_geometric.utils import to_dense_batch
 
 from pyg_topomask.nn import PrimphormerAttention
 from pyg_topomask.testing import AttentionCase
@@ -29,6 +30,8 @@ class WeightsCase(AttentionCase):
             total = torch.zeros(len(values), attn.heads, dtype=x.dtype).index_add(0, pairs[0], weights)
             torch.testing.assert_close(total, (total > 0.5).to(total), **self.tol)
         assert torch.equal(pairs, pairs.unique(dim=1))
+        same = attn(*to_dense_batch(x, batch.batch), batch, return_attention_weights=True)[1]  # numbers without padding
+        torch.testing.assert_close(same, (pairs, weights), **self.tol)
         chosen = torch.isin(pairs[0], torch.tensor([1, size - 1]))
         rows = attn(x, batch.batch, batch, return_attention_weights=True, rows=[size - 1, 1])[1]
         torch.testing.assert_close(rows, (pairs[:, chosen], weights[chosen]), **self.tol)
