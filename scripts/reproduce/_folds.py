@@ -75,7 +75,9 @@ def run_folder(path: Path, out: Path, settings: Sequence[str]) -> Path:
 
 
 def run_once(path: Path, out: Path, settings: Sequence[str], metric: str = "accuracy") -> dict[str, Any]:
-    """Results of one run after the epoch of the best validation result; ``"ran"`` epochs; ``"seconds"`` as of `timed_run`."""
+    """Results of one run after the epoch of the best validation result; ``"seconds"`` are as of `timed_run`, and
+    ``"ran"`` is the number of epochs.
+    """
     summary, seconds = timed_run(path, out, settings)
     found = {part: summary["metrics"][f"{part}_{metric}"]["values"][0] for part in ("val", "test")}
     return found | {"seconds": seconds, "ran": summary["epochs"][0], "parameters": summary["num_parameters"]}
@@ -219,11 +221,7 @@ class Comparison:
 
     def lines(self, report: Report) -> Iterator[str]:
         """The table of runs with several seeds, and how they were made."""
-        yield (
-            f"{machines(report)}. {self.what} Mean and standard deviation of the sample over seeds, and the 95 % "
-            "interval of the mean by Student's t. Seconds are processor time of training, per epoch."
-        )
-        yield ""
+        yield f"{machines(report)}. {self.what}\n"
         head = "parameters: | seeds: | epochs: | s/epoch: | validation: | test: | 95 % of the mean:"
         yield from markdown(" | ".join([*self.columns.values(), head]), map(self._cells, report["rows"].values()))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from _bench import markdown
 from _folds import Comparison, Report, equal_epochs, equal_key, equal_rows, machines, run_once, schedule
-from _tables import SPREAD, warmup_of
+from _tables import warmup_of
 
 FIRST = "GRF"
 """The row whose time is that of the second comparison."""
@@ -49,22 +49,11 @@ def comparison(doc: str | None, name: str, experiments: Mapping[str, Experiment]
 
 
 def table_lines(
-    report: Report, experiments: Mapping[str, Experiment], figure: Callable[[str, Sequence[float]], str], what: str
+    report: Report, experiments: Mapping[str, Experiment], figure: Callable[[str, Sequence[float]], str]
 ) -> Iterator[str]:
-    """The table, and how it was measured.
-
-    Args:
-        report: The report.
-        experiments: Those of the script.
-        figure: Text of the results of several seeds, from the metric and the results.
-        what: What the figures are, for the first line.
-    """
+    """The table, and where it was made; ``figure`` is the text of several seeds' results, given the metric."""
     seeds = max(len(row["test"]) for row in report["rows"].values())
-    yield (
-        f"{machines(report)}. {what} after the epoch of the best validation result; {seeds} seed(s) unless others are "
-        f"named. {SPREAD} Minutes are processor time of the first seed."
-    )
-    yield ""
+    yield f"{machines(report)}. {seeds} seed(s) unless others are named.\n"
 
     def result(row: Mapping[str, Any]) -> list[Any]:
         text, count = figure(experiments[row["dataset"]].metric, row["test"]), len(row["test"])

@@ -114,14 +114,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
-    yield (
-        f"{machines(report)}. Validation and test results after the epoch of the best validation result: "
-        "mean and standard deviation of the sample over runs. A run is an outer fold of Errica et al. with its inner "
-        "split, or a seed with its own tenth of Peptides-func. Differences are to the method's first row, and to its "
-        "last one, which has no attention or no mask, in percentage points with the 95 % interval of the paired t-test "
-        "over runs. Settings are swept, not tuned. Minutes are processor time of a run."
-    )
-    yield ""
+    yield f"{machines(report)}.\n"
     head = "data set | method | row | parameters: | runs: | epochs: | minutes: | metric | validation: | test:"
     cells = (_cells(key, row, report["rows"]) for key, row in report["rows"].items())
     yield from markdown(f"{head} | to the first row: | to the last row:", cells)

@@ -165,13 +165,7 @@ def measured(cases: Sequence[str], options: argparse.Namespace) -> dict[str, Any
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The tables of time and of memory, and how they were measured."""
     timed = ("GAT", "GAT, all pairs", "GKAT", "GKAT-0", "GAT-shaped")
-    yield (
-        f"{described(report['machine'])}. Milliseconds of processor time of one layer, forward and backward, including "
-        "the mask of a new batch; the last two columns are the same ratio without the backward pass. *GKAT-0* is the "
-        "exact softmax kernel and *GAT-shaped* is `GKATConv`, both on the pairs in the kernel's support; *all pairs* "
-        "are all pairs of nodes. The last three rows are random graphs with the citation graphs' sizes. "
-        f"Each time is the median of {report['repeats']} passes, in which the layers take turns."
-    )
+    yield f"{described(report['machine'])}. Each time is the median of {report['repeats']} passes."
     if report["quick"]:
         yield "A trial with few repeats: these figures only show that everything runs."
     yield ""

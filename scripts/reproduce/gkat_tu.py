@@ -41,12 +41,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
-    yield (
-        f"{machines(report)}. Test accuracy in per cent after the epoch of the best validation accuracy: mean and "
-        "standard deviation of the sample over outer folds. Epochs are at most so many. Seconds are processor time of "
-        "a run."
-    )
-    yield ""
+    yield f"{machines(report)}. Mean and deviation over outer folds; at most so many epochs; seconds of a run.\n"
     cells = []
     for row in report["rows"].values():
         known = [row["dataset"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]

@@ -86,11 +86,7 @@ def measure(num_nodes: int, seeds: int, repeats: int) -> dict[str, dict[str, flo
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
-    yield (
-        f"{described(report['machine'])}. Millions of multiply-adds, and milliseconds of processor time, of one "
-        "forward pass. Exponents are fitted from 4,096 nodes on."
-    )
-    yield ""
+    yield f"{described(report['machine'])}.\n"
     names = list(dict.fromkeys(name for row in report["rows"].values() for name in row))
     cells = []
     for size, row in report["rows"].items():

@@ -145,21 +145,10 @@ def errors(data: Data, diagonal: str, scheme: str, draws: int, num_walks: int) -
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
-    yield (
-        f"{described(report['machine'])}. Graphs of about {report['size']} nodes, {report['draws']} draws, walks of up "
-        f"to {MAX_LENGTH} hops that halt with probability 0.5, mask exp(W). Walkers, multiply-adds and pairs are per "
-        "node; errors are those of independent walkers, and in brackets of antithetic and repelling ones."
-    )
-    yield ""
+    yield f"{described(report['machine'])}. Graphs of about {report['size']} nodes, {report['draws']} draws.\n"
     head = "graph | estimate | walkers: | multiply-adds: | pairs: | error off the diagonal: | error on the diagonal:"
     yield from markdown(head, map(_cells, report["rows"]))
-    yield ""
-    yield (
-        f"Error by distance, for one mask ((1 + W) / 2)^{HOPS} and about {STEPS} steps of a node's walkers: near pairs "
-        f"are at 1 to 3 hops, far ones at 6 to 12. Means over at most {MOST_DRAWS} draws, with intervals of 95 %; "
-        "multiply-adds as above."
-    )
-    yield ""
+    yield "\nError by distance:\n"
     cells = []
     for row in report["by_distance"]:
         errors = ("{:.0f} ± {:.0f} %".format(*interval(row[name])) if row[name] else "–" for name in RANGES)

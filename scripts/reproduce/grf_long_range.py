@@ -12,13 +12,12 @@ probability of "share"; no choice looks at the test set.
 The same command continues an interrupted one, and keeps finished runs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from _fitting import mean_and_spread
 from _grf import Experiment, comparison, table_lines
-from _tables import CONFIGS, start
+from _tables import CONFIGS, Report, start
 
 METHODS = {
     "GRF": [],
@@ -40,10 +39,9 @@ def figure(metric: str, values: Sequence[float]) -> str:
     return mean_and_spread([1 - value for value in values])
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    what = "Mean squared error over variance (share, ring) or share of wrong classes (tree) of the test set"
-    return table_lines(report, EXPERIMENTS, figure, what)
+def lines(report: Report) -> Iterator[str]:
+    """The table, and where it was made."""
+    return table_lines(report, EXPERIMENTS, figure)
 
 
 LABEL = "R², or share of right classes, test"

@@ -101,13 +101,7 @@ def layer_errors(scale: float) -> Iterator[dict[str, Any]]:
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was made."""
-    yield (
-        f"{described(report['machine'])}. Construction: {SAMPLES:,} graphs of {TOKENS} uniform tokens, in float64, by "
-        "the cells of the grid; the error is the root of the mean square over the standard deviation of the target. "
-        f"One layer: {NODES} nodes, normal queries and keys of width {WIDTH}, queries times the scale, by k; the error "
-        "is relative."
-    )
-    yield ""
+    yield f"{described(report['machine'])}.\n"
     rows = ((row["kind"], row["size"], f"{row['error']:.3f}", row["note"]) for row in report["rows"])
     yield from markdown(" | cells or k: | error: | ", rows)
 

@@ -80,13 +80,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
-    yield (
-        f"{machines(report)}. Validation and test results after the epoch of the best validation result: "
-        "mean and standard deviation of the sample over seeds. The difference is to the same stack without attention, "
-        "in percentage points with the 95 % interval of the paired t-test over seeds. Seconds are processor time "
-        "of a run with loading and testing, over its number of epochs; median over seeds."
-    )
-    yield ""
+    yield f"{machines(report)}.\n"
     rows, cells = report["rows"].values(), []
     for row in rows:
         first = next(r for r in rows if r["dataset"] == row["dataset"])

@@ -115,15 +115,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
-    yield (
-        f"{machines(report)}. Test accuracy in per cent after the epoch of the best validation accuracy: "
-        "mean and standard deviation of the sample over outer folds, with the 95 % interval of the mean (Student's t). "
-        "The differences, in percentage points, are the means over the same folds, with the 95 % interval of the "
-        "paired t-test. Folds share training graphs, so these intervals are too narrow. Seconds are processor time of "
-        "a run. Published are Errica et al.'s baseline and GIN, and Choromanski et al.'s GKAT, each after tuning and "
-        "many more epochs."
-    )
-    yield ""
+    yield f"{machines(report)}.\n"
     head = (
         "data set | method | parameters: | folds: | epochs: | seconds: | accuracy: | 95 % interval: | to the baseline:"
     )
