@@ -21,7 +21,7 @@ from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.head.edge import DECODINGS
 from pyg_topomask.nn.norm import NORMS, apply_norm, build_norm
 from pyg_topomask.nn.pool import POOLS
-from pyg_topomask.run.model.convs import CONVS, ConvSettings
+from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.testing import examples, prepared
 from tests.nn.encoder_cases import CASES, encodable
 from tests.threads import NoRacingSums
@@ -130,12 +130,13 @@ CONV_CASES = [
 
 @pytest.mark.parametrize(("name", "edges", "stable"), CONV_CASES)
 def test_convolution_repeats(batch, name, edges, stable):
-    settings = ConvSettings(CHANNELS, NUM_HEADS, edges=edges, stable=stable)
+    settings = {"act": "relu", "dropout": 0.0, "stable": stable, "last": False, "alone": False}
+    settings |= {"channels": CHANNELS, "heads": NUM_HEADS, "edge_dim": CHANNELS if edges else None}
     extra = ["edge_attr"] * edges + ["pe"] * stable
     shapes = {"edge_attr": (batch.num_edges, CHANNELS), "pe": (batch.num_nodes, 4)}
     call = lambda conv, x, *given: conv(x, batch.edge_index, **dict(zip(extra, given)))  # noqa: E731
     inputs = [draw(batch.num_nodes, CHANNELS), *(draw(*shapes[name]) for name in extra)]
-    assert_repeats(lambda: CONVS[name].build(settings), call, *inputs)
+    assert_repeats(lambda: CONVS[name].build(**settings), call, *inputs)
 
 
 def test_graph_token_repeats():

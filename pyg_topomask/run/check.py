@@ -80,13 +80,6 @@ def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield "dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: choose one"
 
 
-_LEVELS = {
-    **{"graph": "graph", "san_graph": "graph", "mlp_graph": "graph", "ogb_code_graph": "graph"},
-    **{"node": "node", "inductive_node": "node", "edge": "edge", "inductive_edge": "edge"},
-}
-"""What the heads predict."""
-
-
 def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
     """Pairs (key, what is wrong) of a loss, metric or head that fits none of the data set's possible tasks."""
     losses = [loss_problem(config.model.loss_fun, task) for task in tasks]
@@ -96,8 +89,9 @@ def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
     if config.metric_best not in names:
         yield "metric_best", f"the task has no {config.metric_best!r}; there are {', '.join(sorted(names))}"
     level, head = tasks[0].level, config.gnn.head
-    if _LEVELS.get(head, level) != level:
-        yield "gnn.head", f"{head} is for {_LEVELS[head]}s; {config.dataset.name} has {level}s"
+    of_head = head.rpartition("_")[2]  # the names of all heads end in what they predict
+    if of_head not in ("default", level):
+        yield "gnn.head", f"{head} is for {of_head}s; {config.dataset.name} has {level}s"
     if (head == "ogb_code_graph") != (tasks[0].kind == "subtoken"):
         yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
 

@@ -13,7 +13,7 @@ from pyg_topomask.nn.norm import build_norm
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.model.attentions import attentions_of, build_attention
 from pyg_topomask.run.model.budget import searches_width, within_budget
-from pyg_topomask.run.model.convs import CONVS, ConvSettings
+from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import (
     build_bias_encoder,
     build_edge_encoder,
@@ -37,10 +37,16 @@ def convs_of(config: Config) -> list[str]:
 def build_conv(config: Config, name: str, layer: int = 0) -> Module:
     """The convolution of that name, for one layer."""
     entry, gt = CONVS[name], config.gt
-    edges = entry.takes_edges and config.dataset.edge_encoder
-    stable = entry.takes_pe and uses_stable_gate(config)
-    last, alone = layer == gt.layers - 1, config.model.type == "custom_gnn"
-    return entry.build(ConvSettings(gt.dim_hidden, gt.n_heads, config.gnn.act, gt.dropout, edges, stable, last, alone))
+    return entry.build(
+        channels=gt.dim_hidden,
+        heads=gt.n_heads,
+        act=config.gnn.act,
+        dropout=gt.dropout,
+        edge_dim=gt.dim_hidden if entry.takes_edges and config.dataset.edge_encoder else None,
+        stable=entry.takes_pe and uses_stable_gate(config),
+        last=layer == gt.layers - 1,
+        alone=config.model.type == "custom_gnn",
+    )
 
 
 def build_stack(config: Config) -> GPSStack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,45 +16,30 @@ from pyg_topomask.nn import GatedGCN, StableGINEConv
 
 
 @dataclass(frozen=True)
-class ConvSettings:
-    """Settings of a convolution: width, heads, activation, dropout, and whether edges have features."""
-
-    channels: int
-    heads: int = 1
-    act: str = "relu"
-    dropout: float = 0.0
-    edges: bool = False
-    stable: bool = False  # messages are gated by the distance of Laplacian encodings
-    last: bool = False  # in the last layer, whose updated edges are not used
-    alone: bool = False  # in custom_gnn, where an activation follows GCN, GAT and GINE
-
-    @property
-    def edge_dim(self) -> int | None:
-        """Width of edge features."""
-        return self.channels if self.edges else None
-
-
-@dataclass(frozen=True)
 class ConvEntry:
-    """A convolution: its builder, its class, and whether it takes or needs edge features, or can be gated."""
+    """A convolution: its builder, its class, and whether it takes or needs edge features, or can be gated.
 
-    build: Callable[[ConvSettings], Module]
+    The builder takes, by name, the width ``channels``, ``heads``, ``act`` and ``dropout``; ``edge_dim``, the width of
+    edge features, or None; ``stable``, whether messages are gated by the distance of Laplacian encodings; ``last``,
+    whether it is in the last layer, whose updated edges are not used; and ``alone``, whether it is in ``custom_gnn``,
+    where an activation follows GCN, GAT and GINE.
+    """
+
+    build: Callable[..., Module]
     source: type[Module]
     takes_edges: bool = False
     needs_edges: bool = False
     takes_pe: bool = False
 
 
-def _mlp(settings: ConvSettings) -> Sequential:
-    channels = settings.channels
-    return Sequential(Linear(channels, channels), activation_resolver(settings.act), Linear(channels, channels))
+def _mlp(channels: int, act: str) -> Sequential:
+    return Sequential(Linear(channels, channels), activation_resolver(act), Linear(channels, channels))
 
 
-def _gat(settings: ConvSettings) -> Module:
-    channels, heads = settings.channels, settings.heads
-    if settings.alone:
-        return ActivatedConv(GATConv(channels, channels), settings.act)
-    return GATConv(channels, channels // heads, heads=heads, edge_dim=settings.edge_dim)
+def _gat(channels: int, heads: int, act: str, edge_dim: int | None, alone: bool, **_: Any) -> Module:
+    if alone:
+        return ActivatedConv(GATConv(channels, channels), act)
+    return GATConv(channels, channels // heads, heads=heads, edge_dim=edge_dim)
 
 
 class ActivatedConv(Module):
@@ -76,43 +62,37 @@ class ActivatedEdgeConv(ActivatedConv):
         return self.act(self.conv(x, edge_index, edge_attr))
 
 
-def _gcn(settings: ConvSettings) -> Module:
-    conv = GCNConv(settings.channels, settings.channels)
-    return ActivatedConv(conv, settings.act) if settings.alone else conv
+def _gcn(channels: int, act: str, alone: bool, **_: Any) -> Module:
+    conv = GCNConv(channels, channels)
+    return ActivatedConv(conv, act) if alone else conv
 
 
-def _gine(settings: ConvSettings) -> Module:
-    if settings.alone:
-        return ActivatedEdgeConv(GINEConv(_mlp(settings)), settings.act)
-    return StableGINEConv(_mlp(settings), settings.channels) if settings.stable else GINEConv(_mlp(settings))
+def _gine(channels: int, act: str, stable: bool, alone: bool, **_: Any) -> Module:
+    mlp = _mlp(channels, act)
+    if alone:
+        return ActivatedEdgeConv(GINEConv(mlp), act)
+    return StableGINEConv(mlp, channels) if stable else GINEConv(mlp)
 
 
-def _gated_gcn(settings: ConvSettings) -> Module:
-    return GatedGCN(
-        settings.channels,
-        settings.dropout,
-        settings.act,
-        equivariant_stable=settings.stable,
-        update_edges=not settings.last,
-    )
+def _gated_gcn(channels: int, dropout: float, act: str, stable: bool, last: bool, **_: Any) -> Module:
+    return GatedGCN(channels, dropout, act, equivariant_stable=stable, update_edges=not last)
 
 
-def _pna(settings: ConvSettings) -> Module:
-    channels = settings.channels
+def _pna(channels: int, edge_dim: int | None, **_: Any) -> Module:
     # The histogram of degrees is required, but has no effect, because the only scaler is the identity.
     return PNAConv(
-        channels, channels, ["mean", "max", "sum"], ["identity"], deg=torch.tensor([0, 1]), edge_dim=settings.edge_dim
+        channels, channels, ["mean", "max", "sum"], ["identity"], deg=torch.tensor([0, 1]), edge_dim=edge_dim
     )
 
 
 CONVS: dict[str, ConvEntry] = {
     "GCN": ConvEntry(_gcn, GCNConv),
-    "GIN": ConvEntry(lambda settings: GINConv(_mlp(settings)), GINConv),
+    "GIN": ConvEntry(lambda channels, act, **_: GINConv(_mlp(channels, act)), GINConv),
     "GINE": ConvEntry(_gine, GINEConv, takes_edges=True, needs_edges=True, takes_pe=True),
-    "GENConv": ConvEntry(lambda settings: GENConv(settings.channels, settings.channels), GENConv, takes_edges=True),
+    "GENConv": ConvEntry(lambda channels, **_: GENConv(channels, channels), GENConv, takes_edges=True),
     "GAT": ConvEntry(_gat, GATConv, takes_edges=True),
     "PNA": ConvEntry(_pna, PNAConv, takes_edges=True),
     "CustomGatedGCN": ConvEntry(_gated_gcn, GatedGCN, takes_edges=True, needs_edges=True, takes_pe=True),
-    "SAGE": ConvEntry(lambda settings: SAGEConv(settings.channels, settings.channels), SAGEConv),
+    "SAGE": ConvEntry(lambda channels, **_: SAGEConv(channels, channels), SAGEConv),
 }
 """Convolutions by their names in ``gt.layer_type``."""
