@@ -11,6 +11,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore
 
 from pyg_topomask.data.disk import DiskGraph, pointers
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
+from pyg_topomask.ops.segment import ragged_ranges
 
 Graph: TypeAlias = Data | DiskGraph | tuple[FeatureStore, GraphStore]
 
@@ -88,9 +89,7 @@ class GraphSource:
     def edges_from(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """The edges that leave nodes ``[n]``: the position in ``nodes`` and the place in `index` of each, ``[e]``."""
         begin = self.indptr[nodes]
-        count = self.indptr[nodes + 1] - begin
-        row = torch.repeat_interleave(count)
-        return row, torch.arange(row.numel()) + (begin - count.cumsum(0) + count)[row]
+        return ragged_ranges(begin, self.indptr[nodes + 1] - begin)
 
     def draw_neighbors(self, nodes: Tensor, size: int, seed: int) -> Tensor:
         """At most ``size`` neighbours of each node, drawn without replacement by the seed; all of them, ascending."""
