@@ -25,9 +25,10 @@ def partition(source: GraphSource, num_parts: int, method: str = "auto", passes:
 
     Raises:
         ImportError: If ``method`` is ``"metis"``, and pymetis is not installed.
-        ValueError: If ``num_parts`` is not between 1 and the number of nodes, or the method does not exist.
+        ValueError: If ``num_parts`` is not between 1 and the number of nodes, ``passes`` is less than 1, or the method
+            does not exist.
     """
-    num_parts = check_integer("num_parts", num_parts, 1)
+    num_parts, passes = check_integer("num_parts", num_parts, 1), check_integer("passes", passes, 1)
     if num_parts > source.num_nodes or method not in METHODS:
         raise ValueError(
             f"'num_parts' must be at most {source.num_nodes} (got {num_parts}), and 'method' one of {METHODS} "

@@ -176,25 +176,29 @@ class SeedRun:
             ReturnFreedMemory(),
         ]
         loggers = loggers_of(config, folder, self.title, display.print) if is_main() else []
-        trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
-        trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
-        last = folder / LAST
+        failed = 1
         try:
-            trainer.fit(module, train, val, ckpt_path=last if start else None)
-        except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            raise KeyboardInterrupt from error
-        except Exception as error:
-            if isinstance(error, (RunError, OSError, MemoryError)) or not start or recorder.started:
-                raise
-            reason = f"{type(error).__name__}: {reason_of(error)}"
-            advice = "delete it to train that seed from the start"
-            raise RunError(f"{last} is damaged, or of another version ({reason}); {advice}") from error
-        self._load_best(module, recorder.best_epoch)
-        trainer.test(module, test, verbose=False)
-        for logger in loggers:
-            if isinstance(logger, WandbLogger):
-                logger.experiment.finish()  # it would otherwise also get the curves of the next seed
+            trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
+            trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
+            last = folder / LAST
+            try:
+                trainer.fit(module, train, val, ckpt_path=last if start else None)
+            except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                raise KeyboardInterrupt from error
+            except Exception as error:
+                if isinstance(error, (RunError, OSError, MemoryError)) or not start or recorder.started:
+                    raise
+                reason = f"{type(error).__name__}: {reason_of(error)}"
+                advice = "delete it to train that seed from the start"
+                raise RunError(f"{last} is damaged, or of another version ({reason}); {advice}") from error
+            self._load_best(module, recorder.best_epoch)
+            trainer.test(module, test, verbose=False)
+            failed = 0
+        finally:
+            for logger in loggers:
+                if isinstance(logger, WandbLogger):  # it would otherwise also get the curves of the next run
+                    logger.experiment.finish(exit_code=failed)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}
 

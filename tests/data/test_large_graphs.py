@@ -229,3 +229,5 @@ def test_the_best_part_is_that_of_all_scores():
 def test_partitions_that_cannot_be_are_refused(parts, method):
     with pytest.raises(ValueError, match="num_parts"):
         partition(GraphSource(blocks_of_nodes()), parts, method)
+    with pytest.raises(ValueError, match="'passes' must be"):
+        partition(GraphSource(blocks_of_nodes()), 2, "stream", 0)

@@ -265,13 +265,15 @@ class FakeWandb(Logger):
         super().__init__()
         self.notes = [f"seed {config['seed']}"]
         self.runs.append(self.notes)
-        self.experiment = SimpleNamespace(finish=lambda: self.notes.append("finished"))
+        self.experiment = SimpleNamespace(finish=lambda exit_code: self.notes.append(f"finished {exit_code}"))
 
     def log_hyperparams(self, params):
         """Not called."""
 
     def log_metrics(self, metrics, step=None):
         self.notes += ["tested"] if "test_loss" in metrics else []
+        if self.breaks:
+            raise OSError("no space")
 
 
 @pytest.mark.slow
@@ -279,5 +281,10 @@ def test_each_seed_is_a_finished_run_of_wandb(tiny, tmp_path, monkeypatch):
     for module in (loggers, seed_run):
         monkeypatch.setattr(module, "WandbLogger", FakeWandb)
     monkeypatch.setattr(FakeWandb, "runs", [], raising=False)
-    run_config(tiny | {"wandb": {"use": True}, "optim": {"max_epoch": 1}}, tmp_path, repeat=2)
-    assert FakeWandb.runs == [[f"seed {seed}", "tested", "finished"] for seed in (0, 1)]
+    monkeypatch.setattr(FakeWandb, "breaks", True, raising=False)
+    config = tiny | {"wandb": {"use": True}, "optim": {"max_epoch": 1}}
+    with pytest.raises(OSError, match="no space"):
+        run_config(config, tmp_path)
+    FakeWandb.breaks = False
+    run_config(config, tmp_path, repeat=2)
+    assert FakeWandb.runs == [["seed 0", "finished 1"], *([f"seed {seed}", "tested", "finished 0"] for seed in (0, 1))]
