@@ -108,6 +108,9 @@ class MaskOperator(ABC):
         """
         return 0.0
 
+    product_cost = 1.0
+    """Time of a multiply-add of attention's products with the mask, relative to one of sparse matrices."""
+
     @cached_property
     def num_multiply_adds(self) -> int:
         """Multiply-adds of ``op @ x`` for one column of one head; attention chooses its path by them.
@@ -127,11 +130,14 @@ class MaskOperator(ABC):
         return None
 
     def _blocks_by_product(
-        self, pattern: Pattern, known: Callable[[BlockLayout], list[Tensor] | None] = lambda layout: None
+        self,
+        pattern: Pattern,
+        known: Callable[[BlockLayout], list[Tensor] | None] = lambda layout: None,
+        share: float = 1.0,
     ) -> DenseBlocks:
         """The blocks as one product, for a mask of a graph with the edges of ``pattern``.
 
-        ``known`` may have a faster way to the blocks ``[g, H or 1, n, n]``.
+        ``known`` may have a faster way to the blocks ``[g, H or 1, n, n]``, with this share of the multiply-adds.
         """
 
         def make(layout: BlockLayout) -> list[Tensor]:
@@ -144,7 +150,7 @@ class MaskOperator(ABC):
                 layout, self @ (eye if self.heads is None else eye[:, None].expand(-1, self.heads, -1))
             )
 
-        return DenseBlocks(make, lambda sizes: float(self.num_multiply_adds * max(sizes, default=0)))
+        return DenseBlocks(make, lambda sizes: share * self.num_multiply_adds * max(sizes, default=0))
 
     def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
         r"""Sums :math:`\sum_{jr} q_{ir} M_{ij} k_{jr} v_j` for ``q, k [N, H, R]`` and ``v [N, H, D]``, shape

@@ -26,6 +26,8 @@ class EqualGraphsOperator(MaskOperator):
         self.num_graphs = check_integer("num_graphs", num_graphs, 0)
         self.graph_size, self.heads, self.num_nodes = graph_size, heads, graph_size * self.num_graphs
 
+    product_cost, _entry_work = 0.3, 0.0
+
     @abstractmethod
     def _kernel(self) -> Tensor:
         """The mask of one graph, shape ``[H or 1, n, n]``."""
@@ -36,7 +38,7 @@ class EqualGraphsOperator(MaskOperator):
 
     @property
     def dense_blocks(self) -> DenseBlocks:
-        return DenseBlocks(self._make_blocks, shared=True)
+        return DenseBlocks(self._make_blocks, lambda sizes: self._entry_work * self.graph_size**2, shared=True)
 
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         kernel = (self._kernel() if self.heads is not None else self._kernel()[0]).mT.contiguous()

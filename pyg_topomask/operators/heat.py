@@ -13,6 +13,7 @@ from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_h
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.csr import check_edges
+from pyg_topomask.ops.memo import is_learned
 from pyg_topomask.ops.products.chebyshev import heat_series
 from pyg_topomask.ops.products.laplacian import LAPLACIANS, heat_generator
 from pyg_topomask.ops.products.polynomial import Basis, polynomial_attention, polynomial_blocks, polynomial_product
@@ -81,6 +82,7 @@ class HeatOperator(NonNegativeOperator):
         margin = torch.exp(-time.detach() * (self._generator.reached[:, None] - low))  # of the end beyond the spectrum
         series = heat_series(time, low[:, 0], high[:, 0], tol * margin / self._generator.condition[:, None])
         self._coeffs = torch.exp(-time * low) * series  # [K + 1, U, H or 1]
+        self.product_cost = 1.0 if is_learned(self._generator.value) else 0.1  # `contract` serves
         self.num_multiply_adds = self._coeffs.size(0) * (self._generator.pattern.nnz + 2 * num_nodes)
         width = (time.detach() * (high - low) / 2).amax() if low.numel() else torch.zeros(())
         self._is_wide = 2 * _ROUNDING * torch.finfo(torch.float32).eps * (1 + float(width)) > tol
@@ -103,7 +105,7 @@ class HeatOperator(NonNegativeOperator):
 
     @property
     def dense_blocks(self) -> DenseBlocks:
-        return self._blocks_by_product(self._generator.pattern, self._shared_blocks)
+        return self._blocks_by_product(self._generator.pattern, self._shared_blocks, 0.25)
 
     def _shared_blocks(self, layout: BlockLayout) -> list[Tensor] | None:
         if self._generator.root is not None:

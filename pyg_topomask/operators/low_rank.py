@@ -41,7 +41,7 @@ class LowRankOperator(MaskOperator):
         if batch is not None:
             check_batch(batch, self.num_nodes)
         self.left, self.right, self.batch, self.numbers = left, right, batch, (left, right)
-        self.num_multiply_adds = 2 * self.num_nodes * left.size(-1)
+        self.num_multiply_adds, self.product_cost = 2 * self.num_nodes * left.size(-1), 0.1
         self.dtype, self.device = torch.promote_types(left.dtype, right.dtype), left.device
 
     @property

@@ -10,7 +10,7 @@ from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.csr import check_edges
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import is_learned, once_per_batch
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.polynomial import Basis, polynomial_attention, polynomial_blocks, polynomial_product
 from pyg_topomask.ops.sparse import Pattern
@@ -43,6 +43,7 @@ class PowerSeriesOperator(MaskOperator):
         self.basis, self.coeffs, self.numbers = basis, coeffs, (coeffs, basis.value)
         self.num_nodes, self.heads = basis.pattern.num_rows, coefficient_heads("coeffs", coeffs)
         self.dtype, self.device = coeffs.dtype, coeffs.device
+        self.product_cost = 1.0 if is_learned(basis.value) else 0.1  # `contract` serves
         self.num_multiply_adds = self.num_nodes + (coeffs.size(-1) - 1) * (basis.pattern.nnz + self.num_nodes)
 
     def _like(self, basis: Basis, coeffs: Tensor) -> PowerSeriesOperator:
@@ -62,7 +63,7 @@ class PowerSeriesOperator(MaskOperator):
 
     @property
     def dense_blocks(self) -> DenseBlocks:
-        return self._blocks_by_product(self.basis.pattern, self._shared_blocks)
+        return self._blocks_by_product(self.basis.pattern, self._shared_blocks, 0.25)
 
     @property
     def _by_head(self) -> Tensor:

@@ -27,7 +27,7 @@ class WrappedOperator(MaskOperator):
         self.operator = operator
         self.num_nodes, self.heads, self.is_dense = operator.num_nodes, operator.heads, operator.is_dense
         self.dtype, self.device = operator.dtype, operator.device
-        self.num_multiply_adds = operator.num_multiply_adds
+        self.num_multiply_adds, self.product_cost = operator.num_multiply_adds, operator.product_cost
 
     @property
     def eps(self) -> float:

@@ -9,11 +9,15 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_floating, check_grid_shape
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
+from pyg_topomask.ops.memo import is_learned
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_multiply_adds, toeplitz_product
 
-# The matrix is formed if its multiply-adds are at most this many times those of the transforms. Measured on CPU: both
-# take the same time at grids of about 28 × 28.
-_MATRIX_SPEED = 7
+# The matrix is formed if its multiply-adds are at most this many times those of the transforms. Measured on CPU: it
+# takes half the time at 16 grids of 28 × 28, about the same at 32 × 32, and 1.3 times as long or more at 40 × 40.
+_MATRIX_SPEED = 9
+
+# Multiply-adds of matrices that take as long as an entry of the matrix: to form it, and with its gradient.
+_ENTRY, _LEARNED_ENTRY = 10.0, 100.0
 
 # Rounding error of an entry, in machine epsilons times the norm of the weight: at most 2.2 as measured.
 _ROUNDING = 4.0
@@ -53,6 +57,8 @@ class ToeplitzOperator(EqualGraphsOperator):
         self.weight, self.numbers, self.dtype, self.device = weight, (weight,), weight.dtype, weight.device
         transform_work = toeplitz_multiply_adds(self.grid_shape)
         self._is_small = self.graph_size**2 <= _MATRIX_SPEED * transform_work
+        self.product_cost = 0.06 if self._is_small else 1.0
+        self._entry_work = _LEARNED_ENTRY if is_learned(weight) else _ENTRY
         self.num_multiply_adds = self.num_graphs * (self.graph_size**2 if self._is_small else transform_work)
 
     @property

@@ -55,7 +55,7 @@ class TreeDistanceOperator(SymmetricOperator):
         self.parent, self.values, self.numbers, self._order = parent, values, (values,), sibling_order(parent)
         self.num_nodes, self.heads = parent.numel(), coefficient_heads("values", values)
         self.dtype, self.device = values.dtype, parent.device
-        self._num_hops = min(values.size(-1) - 1, diameter(parent))
+        self.product_cost, self._num_hops = 0.3, min(values.size(-1) - 1, diameter(parent))
         self.method = self._cheapest() if method == "auto" else method
 
     def _with(self, values: Tensor) -> TreeDistanceOperator:

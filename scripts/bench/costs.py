@@ -5,7 +5,7 @@ For each engine, the times of the units of its work are fitted. The script then 
 problems, because the estimated times choose another engine than the measured ones. On CPU, times are processor time of
 one thread; on CUDA, wall time of finished calls.
 
-Run: python scripts/bench/costs.py [--device cpu|cuda] [--write] [--out results/bench]
+Run: python scripts/bench/costs.py [--device cpu|cuda] [--write | --check] [--out results/bench]
 """
 
 import json
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import GRFMask, HeatMask, PowerSeriesMask, RWGNKMask, TreeMask
-from pyg_topomask.operators import DenseOperator, MaskOperator, ToeplitzOperator
+from pyg_topomask.operators import DenseOperator, LowRankOperator, MaskOperator, ToeplitzOperator
 from pyg_topomask.ops.attention import costs
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.plan import ENGINES
@@ -42,6 +42,12 @@ BATCHES: list[list[int] | str] = [
     [6000],
     [20000],
 ]
+CHECKED: list[tuple[list[int], tuple[int, ...]]] = [
+    *(([side**2] * count, (side, side)) for side, count in ((8, 64), (16, 32), (28, 32), (32, 8), (64, 2))),
+    *(([size] * count, ()) for size, count in ((20, 64), (150, 16), (1000, 4), (16384, 1))),
+]
+"""Sizes of the graphs of ``--check``, and the grid that each is, if any."""
+MOST_LOST = 1.2
 """Numbers of nodes of the graphs of each batch; a star, whose pairs must be listed in parts; or a graph whose walks
 reach hundreds of nodes.
 """
@@ -151,7 +157,7 @@ def engines(
         asked = problem()
         if engine.refuses(asked) is not None:
             continue
-        work = {unit: amount for unit, amount in engine.work(asked).items() if unit != "held"}
+        work = engine.work(asked)
         if sum(work.values()) > MOST_WORK:
             continue
 
@@ -184,12 +190,40 @@ def lost(rows: list[dict[str, Any]], table: dict[str, dict[str, float]]) -> list
     return [min(found)[1] / min(seconds for _, seconds in found) for found in problems.values()]
 
 
+def check(device: str) -> None:
+    """Say on which problems the table of the library chooses an engine much slower than the fastest one."""
+    slow = 0
+    for sizes, grid in CHECKED:
+        batch = graphs(sizes).to(device)
+        for heads, width in ((4, 8), (1, 16)):
+            q, k, v = (torch.rand(batch.num_nodes, heads, width, device=device, requires_grad=True) for _ in range(3))
+            weight = torch.rand(heads, *(2 * side - 1 for side in grid), device=device, requires_grad=True)
+            factor = torch.rand(heads, batch.num_nodes, 8, device=device, requires_grad=True)
+            found: dict[str, Callable[[], Any]] = {
+                "toeplitz": lambda w=weight: ToeplitzOperator(w, grid, len(sizes)),  # noqa: B023
+            }
+            if not grid:
+                found = {"low rank": lambda x=factor: LowRankOperator(x, x, batch.batch)}  # noqa: B023
+                found |= {name: m for name, m in masks(batch, heads) if name in ("heat", "power series", "tree")}
+            for name, build in found.items():
+                rows = [{"problem": 0} | row for row in engines("linear", q, k, v, build, batch.batch, device)]
+                [loss] = lost(rows, costs.COSTS[device])
+                slow += loss > MOST_LOST
+                print(f"{name} on {len(sizes)} x {sizes[0]} nodes, {heads} heads of {width}: {loss:.2f}", flush=True)
+    if slow:
+        raise SystemExit(f"{slow} choices cost more than {MOST_LOST} times the fastest engine")
+
+
 def main() -> None:
     parser = bench_parser(__doc__, quick="two small batches, for a first look")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--write", action="store_true", help="write the table into the library")
+    parser.add_argument("--check", action="store_true", help="measure only whether the library's table chooses well")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.check:
+        check(args.device)
+        return
     rows = measure(args.device, args.quick)
     table = {name: fit([row for row in rows if row["engine"] == name]) for name in {row["engine"] for row in rows}}
     losses = sorted(lost(rows, table))

@@ -12,9 +12,9 @@ COSTS: dict[str, dict[str, dict[str, float]]] = {
         "pairs_cpp": {"call": 680000.0, "listed": 36.0, "pair": 15.0, "number": 0.25, "row": 6.6},
         "pairs": {"call": 1800000.0, "listed": 20.0, "pair": 71.0, "row": 7.4},
         "parts": {"listed": 41.0, "pair": 20.0, "number": 0.64},
-        "blocks_cpp": {"size": 1100000.0, "made": 0.24, "pair": 6.7, "number": 0.14},
+        "blocks_cpp": {"held": 3.0, "size": 1100000.0, "made": 0.24, "pair": 2.2, "number": 0.05},
         "blocks": {"call": 160000.0, "size": 1200000.0, "made": 0.11, "pair": 20.0, "number": 0.17},
-        "factored": {"call": 270000.0, "number": 49.0, "product": 0.022},
+        "factored": {"call": 270000.0, "number": 20.0, "product": 1.0},
         "dense": {"call": 91000.0, "formed": 130000.0, "made": 2.3, "pair": 21.0},
     },
     "cuda": {
@@ -40,7 +40,7 @@ def estimate(engine: str, device: str, work: Mapping[str, float]) -> float:
     Args:
         engine: Name of the engine.
         device: Type of the device; one that was not measured is treated as the CPU.
-        work: Amount of each unit of work. Units without a time, such as the numbers that are held, cost nothing.
+        work: Amount of each unit of work. Units without a time cost nothing.
     """
     times = COSTS.get(device, COSTS["cpu"])[engine]
     return sum(times.get(unit, 0.0) * amount for unit, amount in work.items())

@@ -86,6 +86,8 @@ class AttentionMask(Protocol):
     @property
     def num_multiply_adds(self) -> int: ...
     @property
+    def product_cost(self) -> float: ...
+    @property
     def support(self) -> Support | None: ...
     @property
     def dense_blocks(self) -> DenseBlocks | None: ...
@@ -101,7 +103,7 @@ class TensorMask:
         ValueError: If the tensor has another shape, or is complex or sparse.
     """
 
-    is_dense, support, dense_blocks, error = True, None, None, 0.0
+    is_dense, support, dense_blocks, error, product_cost = True, None, None, 0.0, 0.06
 
     def __init__(self, matrix: Tensor) -> None:
         if matrix.dim() not in (2, 3) or matrix.size(-1) != matrix.size(-2):
@@ -140,7 +142,7 @@ class TensorMask:
 class PatternMask:
     """Mask of ones on the pairs of a pattern, known by its pairs alone."""
 
-    is_dense, dense_blocks, heads, error = False, None, None, 0.0
+    is_dense, dense_blocks, heads, error, product_cost = False, None, None, 0.0, 1.0
 
     def __init__(self, pattern: Pattern) -> None:
         self.pattern, self.num_nodes, self.num_multiply_adds = pattern, pattern.num_rows, pattern.nnz

@@ -55,3 +55,8 @@ def test_attention_under_a_polynomial_equals_products_with_all_columns(laplacian
     for mask in (heat, heat.T, PowerSeriesOperator(edges[:, :5], 7, torch.rand(2, 4, dtype=torch.float64)).T):
         state = (mask @ (k[..., None] * v[..., None, :]).flatten(2)).unflatten(2, (3, 3))
         torch.testing.assert_close(mask.contract(q, k, v), (q[..., None] * state).sum(2))
+    long = HeatOperator(edges, 7, 500.0)  # needs wider numbers
+    narrow = long.contract(q.float(), k.float(), v.float())
+    torch.testing.assert_close(narrow, long.contract(q, k, v).float(), atol=0, rtol=1e-6)
+    with pytest.raises(ValueError, match="beyond the range"):
+        HeatOperator(edges, 7, 300.0, laplacian="adjacency").contract(q.float(), k.float(), v.float())

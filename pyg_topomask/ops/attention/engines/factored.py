@@ -24,10 +24,11 @@ def refuses(problem: Problem) -> str | None:
 
 
 def work(problem: Problem) -> dict[str, float]:
-    """Numbers of the intermediate, and multiply-adds of its products with the mask."""
+    """Numbers of the intermediate, and multiply-adds of its products with the mask, weighed by their cost."""
     nodes, heads, features, channels = problem.size
     columns = heads * features * (channels + 1)
-    return {"call": 1, "number": nodes * columns, "product": problem.mask.num_multiply_adds * columns}
+    products = problem.mask.num_multiply_adds * columns
+    return {"call": 1, "number": nodes * columns, "product": products * problem.mask.product_cost}
 
 
 def attend(problem: Problem) -> Tensor:
