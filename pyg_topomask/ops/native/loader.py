@@ -64,7 +64,8 @@ def is_transformed() -> bool:
 
 def is_traced() -> bool:
     """Whether calls are recorded, so that only operators of torch are seen."""
-    return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state())
+    modes = map(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.__members__.values())
+    return torch.compiler.is_compiling() or any(modes) or bool(torch._C._get_tracing_state())
 
 
 @torch.compiler.assume_constant_result
