@@ -80,10 +80,12 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     """Run the command."""
     names = ("config", "graph", "layer", "head", "node", "checkpoint")
     place = {name: getattr(arguments, name) for name in names} | {"overrides": overrides}
+    if arguments.out is not None and arguments.kind not in PICTURES:
+        raise RunError(f"show {arguments.kind} prints a table and draws nothing; leave out --out")
     if arguments.kind in TABLES:
         standard_output().print(TABLES[arguments.kind](load_view(**place, whole_batch=True)))
-    if arguments.kind in TABLES and (arguments.out is None or arguments.kind not in PICTURES):
-        return 0
+        if arguments.out is None:
+            return 0
     if arguments.out is None:
         raise RunError(f"show {arguments.kind} needs --out FILE, the picture to write")
     out = output_path(arguments.out)

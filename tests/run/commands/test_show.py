@@ -118,6 +118,8 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
     assert (tmp_path / "reach.png").read_bytes().startswith(b"\x89PNG")
     assert main(["show", "path", str(path)]) == 0
     assert "layer 0: attention on" in capsys.readouterr().out
+    assert main(["show", "path", str(path), "--out", str(tmp_path / "path.png")]) == 1
+    assert "show path prints a table and draws nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
