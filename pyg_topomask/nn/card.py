@@ -64,7 +64,7 @@ class Described(Recorded, Resettable):
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
         """Constructor settings for tests."""
-        return [*cls.card.examples]
+        return [dict(settings) for settings in cls.card.examples]
 
     def extra_repr(self) -> str:
         """The arguments of the constructor that differ from their defaults."""

@@ -15,6 +15,7 @@ The same command continues an interrupted one, and keeps finished runs.
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import _bench  # noqa: F401  # says how OpenMP's threads wait, before torch is imported
 from _fitting import mean_and_spread
 from _grf import Experiment, comparison, table_lines
 from _tables import CONFIGS, Report, start

@@ -82,7 +82,7 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
     assert "\n".join(script.lines(report)) + "\n" == table
     first, second = (f"imdb-multi (7 runs): {cpu}, one thread, torch 2" for cpu in machines)
     last = "The seconds of a row are those of the machine of its last run"
-    assert table.startswith(f"{first}; {second}. {last}. Test accuracy")
+    assert table.startswith(f"{first}; {second}. {last}.")
     # t = 12.706 with one degree of freedom: 55 ± 12.706 · 5; gaps of 2 and 4 points, 3 ± 12.706 · 1
     assert "| 55.00 ± 7.07 | -8.5 to 118.5 | – | -3.0 (-15.7 to +9.7) | 49.1 ± 3.5 |" in table
     assert "| +3.0 (-9.7 to +15.7) | – | 48.5 ± 3.3 |" in table
