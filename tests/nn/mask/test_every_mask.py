@@ -137,3 +137,9 @@ def difference(attn, x, graph, direction):
         outputs.append(attn(x, graph=graph).sum())
     values += 0.5 * direction
     return outputs[0] - outputs[1]
+
+
+@pytest.mark.parametrize("name", MASK)
+def test_changed_settings_stay_with_the_caller(name):
+    MASK[name].examples()[0]["other"] = 1
+    assert "other" not in MASK[name].examples()[0]
