@@ -7,6 +7,7 @@ from torch_geometric.nn import GINEConv
 from pyg_topomask.nn import GatedGCN, GPSLayer, StableGINEConv
 from pyg_topomask.nn.conv import StableGate
 from pyg_topomask.testing import GRAPHS, block_permutation, permute
+from tests.ops.test_gated_sum import gated_sum_reference
 
 NAMES = ("path", "isolated", "single", "star", "one_way")
 TOL = {"rtol": 1e-10, "atol": 1e-12}
@@ -29,19 +30,13 @@ def batch_norm(norm, x, training):
 
 def naive(conv, graph, training):
     """The formula of the docstring, edge by edge."""
-    x, e = graph.x, graph.edge_attr
-    raw = torch.zeros_like(e)
-    above, below = torch.zeros_like(x), torch.full_like(x, 1e-6)
-    for number, (j, i) in enumerate(graph.edge_index.t().tolist()):
-        raw[number] = conv.lin_target(x[i]) + conv.lin_source(x[j]) + conv.lin_edge(e[number])
-        gate = raw[number].sigmoid()
-        if conv.gate is not None:
-            gate = gate * conv.gate.mlp(((graph.pe[i] - graph.pe[j]) ** 2).sum().view(1, 1)).view(())
-        above[i] += gate * conv.lin_value(x[j])
-        below[i] += gate
-    nodes = conv.lin_self(x) + above / below
-    nodes = x + batch_norm(conv.norm_node, nodes, training).clamp(min=0)
-    return nodes, e + batch_norm(conv.norm_edge, raw, training).clamp(min=0)
+    (j, i), scale = graph.edge_index, None
+    if conv.gate is not None:
+        scale = conv.gate.mlp(((graph.pe[i] - graph.pe[j]) ** 2).sum(1, keepdim=True))
+    parts = (linear(graph.x) for linear in (conv.lin_target, conv.lin_source, conv.lin_value))
+    found, raw = gated_sum_reference(*parts, conv.lin_edge(graph.edge_attr), graph.edge_index, scale)
+    nodes = batch_norm(conv.norm_node, conv.lin_self(graph.x) + found, training).clamp(min=0)
+    return graph.x + nodes, graph.edge_attr + batch_norm(conv.norm_edge, raw, training).clamp(min=0)
 
 
 @pytest.mark.parametrize("stable", [True, False])

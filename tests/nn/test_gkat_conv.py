@@ -54,20 +54,6 @@ class TestGKATConvLearnable(ConvCase):
         return GKATConv(self.channels, self.channels // 2, heads=2, max_length=3, decay=0.75, learnable=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((0, 4), "'in_channels' must be at least 1"),
-        ((4, 4, 1, True, 0.2, 1.0), r"'dropout' must be a probability in \[0, 1\) \(got 1.0\)"),
-    ],
-)
-def test_bad_arguments_are_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        GKATConv(*arguments)
-    with pytest.raises(ValueError, match="'path' must be one of auto, pairwise, blocks"):
-        GKATConv(4, 4, path="factored")
-
-
 @pytest.mark.parametrize("layer", [GKATAttention(8, heads=2), GKATConv(8, 4, heads=2)])
 def test_called_like_a_convolution_it_says_how_to_be_called(layer):
     data = walked(GRAPHS["star"])

@@ -172,6 +172,7 @@ def model(*arguments, pool=None, **settings):
 
 
 EDGES, ROWS = torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 4)
+EXPHORMER, BIASED = lambda _: ExphormerAttention(8), lambda _: FullAttention(8, attn_bias="attn_bias")
 
 
 @pytest.mark.parametrize(
@@ -184,16 +185,8 @@ EDGES, ROWS = torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 4)
         (lambda: model(lambda _: Conv())(ROWS, EDGES, edge_attr=ROWS), ValueError, "no 'edge_dim'.*an 'edge_attr'"),
         (lambda: model(lambda _: Conv(), edge_dim=4)(ROWS, EDGES), ValueError, "an 'edge_dim'.*no 'edge_attr'"),
         (lambda: model(lambda _: Conv(), pool="graph_token"), ValueError, "no layer has attention"),
-        (
-            lambda: model(None, lambda _: ExphormerAttention(8, 2), pool="graph_token"),
-            ValueError,
-            "ExphormerAttention reads 'expander_index'.*; pool by 'mean'",
-        ),
-        (
-            lambda: model(None, lambda _: FullAttention(8, attn_bias="attn_bias"), pool="graph_token"),
-            ValueError,
-            r"FullAttention reads the bias 'attn_bias'.*GPSNetwork\(bias_encoder=",
-        ),
+        (lambda: model(None, EXPHORMER, pool="graph_token"), ValueError, "reads 'expander_index'.*; pool by 'mean'"),
+        (lambda: model(None, BIASED, pool="graph_token"), ValueError, r"bias 'attn_bias'.*GPSNetwork\(bias_encoder="),
         (lambda: token_model("linear")(ROWS.double(), "edges"), TypeError, r"a tensor \[2, E\] \(got str\)"),
     ],
 )

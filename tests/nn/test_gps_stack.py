@@ -1,7 +1,7 @@
 import pytest
 import torch
 from torch.nn import BatchNorm1d
-from torch_geometric.nn import GCNConv, InstanceNorm
+from torch_geometric.nn import InstanceNorm
 
 from pyg_topomask.nn import (
     ATTENTION,
@@ -107,17 +107,3 @@ def test_requires_is_the_union_of_the_layers():
     stack = GPSStack(8, 2, lambda _: Conv(), lambda n: GRFAttention(8) if n else MaskedAttention(8))
     assert stack.requires == GPSModel(4, 8, 2, 2, attn=lambda _: GRFAttention(8)).requires == GRFAttention(8).requires
     assert GPSStack(8, 1, lambda _: Conv()).requires == ()
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"conv": GCNConv(4, 4)}, TypeError, "'conv' must be a name or a function of the layer's number"),
-        ({"attn": MaskedAttention}, TypeError, "'attn' must be a name or a function of the layer's number"),
-        ({}, ValueError, "both are None"),
-        ({"conv": lambda _: Conv(), "num_layers": 0}, ValueError, r"'num_layers' must be at least 1 \(got 0\)"),
-    ],
-)
-def test_bad_arguments_are_refused(settings, error, message):
-    with pytest.raises(error, match=message):
-        GPSStack(8, **{"num_layers": 1, **settings})

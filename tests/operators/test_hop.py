@@ -8,16 +8,7 @@ from pyg_topomask.operators import HopOperator
 from pyg_topomask.ops.hops import hop_pairs
 from pyg_topomask.testing import GRAPHS, OperatorCase
 from pyg_topomask.transforms import AddHops
-
-
-def distances(data):
-    """All distances along edges, by Floyd and Warshall; infinite where there is no path."""
-    found = torch.full((data.num_nodes, data.num_nodes), torch.inf, dtype=torch.float64)
-    found[tuple(data.edge_index)] = 1.0
-    found.fill_diagonal_(0)
-    for k in range(data.num_nodes):
-        found = torch.minimum(found, found[:, k : k + 1] + found[k : k + 1])
-    return found
+from tests.distances import dense_distances
 
 
 class TestHopOperator(OperatorCase):
@@ -28,7 +19,7 @@ class TestHopOperator(OperatorCase):
         return HopOperator(index, length, self.values if values is None else values, data.num_nodes)
 
     def reference(self, data):
-        hops = distances(data)
+        hops = dense_distances(data.edge_index, data.num_nodes)
         return torch.where(hops <= 3, self.values[..., hops.clamp(max=3).long()], 0.0)
 
     def parameters(self, data):
@@ -56,7 +47,7 @@ def test_tables_that_do_not_fit(index, length, message):
 @pytest.mark.parametrize("positive", [True, False])
 def test_a_mask_starts_at_the_inverse_of_the_number_of_nodes_on_the_way(positive):
     data, mask = AddHops(2)(GRAPHS["path"].clone()), HopMask(2, 2, positive).double()
-    hops = distances(data).expand(2, -1, -1)
+    hops = dense_distances(data.edge_index, 4).expand(2, -1, -1)
     start = torch.where(hops <= 2, 1 / (1 + hops), 0)
     torch.testing.assert_close(mask(data).to_dense(), start, rtol=1e-6, atol=0)
     mask.values.data.neg_()

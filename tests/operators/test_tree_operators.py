@@ -7,6 +7,7 @@ from torch_geometric.data import Data
 from pyg_topomask.limits import limits
 from pyg_topomask.operators import ForestExpOperator, TreeDistanceOperator
 from pyg_topomask.testing import OperatorCase
+from tests.distances import forest_distances
 
 
 def forest(parent, seed=0):
@@ -41,17 +42,6 @@ def parents(data):
     return parent, length
 
 
-def distances(data, hops=False):
-    """All distances by Floyd and Warshall; infinite across trees."""
-    inf = torch.full((data.num_nodes, data.num_nodes), torch.inf, dtype=torch.float64)
-    i, j = data.edge_index
-    inf[i, j] = inf[j, i] = torch.ones_like(data.edge_weight) if hops else data.edge_weight
-    inf.fill_diagonal_(0)
-    for k in range(data.num_nodes):
-        inf = torch.minimum(inf, inf[:, k : k + 1] + inf[k : k + 1])
-    return inf
-
-
 class ForestCase(OperatorCase):
     graphs = FORESTS
     batch = ("path", "forest", "tree", "single", "path")
@@ -72,7 +62,7 @@ class TestForestExpOperator(ForestCase):
         return {"length": parents(data)[1].nan_to_num(1.0), "a": self.a, "b": self.b}
 
     def reference(self, data):
-        dist = distances(data)
+        dist = forest_distances(*parents(data))
         a, b = (x[..., None, None] for x in (self.a, self.b))
         return torch.where(dist.isfinite(), torch.exp(a * dist.nan_to_num(posinf=0) + b), 0)
 
@@ -96,7 +86,7 @@ class TestTreeDistanceOperator(ForestCase):
         return {"values": self.values + 0.05}  # |.| has no derivative at 0
 
     def reference(self, data):
-        hops = distances(data, hops=True)
+        hops = forest_distances(parents(data)[0])
         inside = hops < self.values.size(-1)
         return torch.where(inside, self.values[..., torch.where(inside, hops, 0).long()], 0)
 

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import shortest_path
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import HopMask
@@ -12,14 +10,8 @@ from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperato
 from pyg_topomask.ops.hops import hop_pairs
 from pyg_topomask.ops.reach import reach
 from pyg_topomask.transforms import AddHops
-
-
-def dense_distances(edge_index, num_nodes, length=None):
-    """The distances by SciPy; the shortest of equal edges counts."""
-    found = np.full((num_nodes, num_nodes), np.inf)
-    lengths = np.ones(edge_index.size(1)) if length is None else length.double().numpy()
-    np.minimum.at(found, tuple(edge_index.numpy()), lengths)
-    return shortest_path(csr_matrix(np.where(np.isfinite(found), found, 0)), directed=True)
+from tests.distances import dense_distances
+from tests.threads import assert_threads_change_nothing
 
 
 @pytest.mark.parametrize("native", ["1", "0"])
@@ -31,7 +23,7 @@ def test_pairs_equal_all_shortest_paths(monkeypatch, native, num_nodes, num_edge
     edge_index = torch.randint(0, max(num_nodes, 1), (2, num_edges))
     length, width = (torch.rand(num_edges) + 0.01, 0.25) if weighted else (None, 1.0)
     index, hops = hop_pairs(edge_index, num_nodes, 5, length, width)
-    wanted = np.round(dense_distances(edge_index, num_nodes, length) / width)
+    wanted = np.round(dense_distances(edge_index, num_nodes, length).numpy() / width)
     found = np.full((num_nodes, num_nodes), np.inf)
     found[tuple(index.numpy())] = hops.numpy()
     np.testing.assert_array_equal(found, np.where(wanted <= 5, wanted, np.inf))
@@ -39,11 +31,9 @@ def test_pairs_equal_all_shortest_paths(monkeypatch, native, num_nodes, num_edge
     assert bool((key.diff() > 0).all())
 
 
-def test_threads_change_nothing(monkeypatch):
+def test_threads_change_nothing():
     edge_index = torch.randint(0, 5000, (2, 9000))
-    alone = hop_pairs(edge_index, 5000, 3)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert all(map(torch.equal, alone, hop_pairs(edge_index, 5000, 3)))
+    assert_threads_change_nothing(lambda: hop_pairs(edge_index, 5000, 3))
 
 
 def test_lengths_of_edges_and_what_is_refused():

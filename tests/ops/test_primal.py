@@ -24,9 +24,10 @@ def test_dropout_of_scores_keeps_the_mean_and_the_squares():
 def test_a_query_without_a_direction():
     inputs = draw(4, 1, 3, 2)
     with torch.no_grad():
-        inputs[0][1, 0] = 0
+        inputs[0][1, 0] = inputs[0][3] = 0
         inputs[0][2, 1] *= 1e-14
-    grads = with_gradients(primal_map(*inputs), inputs)[2:]
+    (out, _), grads = primal_map(*inputs), with_gradients(primal_map(*inputs), inputs)[2:]
+    assert (out[3] == 0).all()
     assert all(grad.isfinite().all() for grad in grads)
     assert (grads[0][1, 0] == 0).all()
     assert (grads[0][2, 1] == 0).all()

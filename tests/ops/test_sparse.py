@@ -86,10 +86,6 @@ def test_a_product_by_head_is_that_of_each_head(rows, cols, nnz, heads):
     left = torch.randn(rows, heads, 3, dtype=torch.float64)
     products = [sampled_product(pattern, left[:, h], x[:, h]) for h in range(heads)]
     torch.testing.assert_close(sampled_product(pattern, left, x), torch.stack(products, 1))
-    inputs = value.detach()[:12].requires_grad_(), x.detach().requires_grad_()
-    small = random_pattern(rows, cols, inputs[0].size(0))
-    assert torch.autograd.gradcheck(lambda *given: spmm(small, *given), inputs)
-    assert torch.autograd.gradgradcheck(lambda *given: spmm(small, *given), inputs)
 
 
 def test_more_entries_of_all_heads_than_32_bits_can_count_are_refused():

@@ -1,9 +1,10 @@
 """Graphs and helpers that the tests of encodings share."""
 
+import networkx as nx
 import pytest
 import torch
 from torch_geometric.data import Data
-from torch_geometric.utils import erdos_renyi_graph, to_undirected
+from torch_geometric.utils import erdos_renyi_graph, from_networkx, to_undirected
 
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
 from pyg_topomask.testing import GRAPHS
@@ -18,6 +19,13 @@ def random_graph(num_nodes, degree=4.0, seed=0):
 def path(num_nodes):
     nodes = torch.arange(num_nodes - 1)
     return Data(edge_index=to_undirected(torch.stack([nodes, nodes + 1])), num_nodes=num_nodes)
+
+
+def grid(*shape):
+    graph = nx.grid_graph(shape[::-1])  # networkx names its last axis first
+    order = {node: number for number, node in enumerate(sorted(graph))}
+    grid = from_networkx(nx.relabel_nodes(graph, order))
+    return Data(edge_index=grid.edge_index.view(2, -1).long(), num_nodes=graph.number_of_nodes())
 
 
 CASES = {

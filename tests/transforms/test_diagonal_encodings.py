@@ -10,8 +10,8 @@ from pyg_topomask.ops.encodings import diagonals
 from pyg_topomask.ops.encodings.diagonals import return_probabilities_reference
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddHeatDiagonalEncoding, AddRandomWalkEncoding
-from tests.transforms.encoding_cases import CASES, each_case, joined, path, random_graph
+from pyg_topomask.transforms import AddHeatDiagonalEncoding, AddLaplacianEncoding, AddRandomWalkEncoding
+from tests.transforms.encoding_cases import CASES, added, each_case, joined, path, random_graph
 
 STEPS = [1, 2, 3, 5, 8]
 TIMES = [0.0, 0.5, 1.0, 7.0]
@@ -68,3 +68,11 @@ def test_heat_diagonals_of_large_diffusion():
         wanted = vectors[:, 1:].square() @ torch.exp(-50.0 * values[1:, None])
         for found in (transform(data.clone()), transform([data, strong])[0]):
             torch.testing.assert_close(found.heat_diagonal.double(), wanted, rtol=0, atol=5e-6)
+
+
+def test_one_way_edges_count_in_both_directions():
+    data = CASES["random directed"]
+    both = Data(edge_index=to_undirected(data.edge_index), num_nodes=data.num_nodes)
+    for transform in (AddHeatDiagonalEncoding([1.0]), *(AddLaplacianEncoding(5, norm) for norm in (None, "sym", "rw"))):
+        mine, theirs = added(transform, data), added(transform, both)
+        assert all(torch.equal(mine[key].nan_to_num(), value.nan_to_num()) for key, value in theirs.items())

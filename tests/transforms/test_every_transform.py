@@ -16,7 +16,7 @@ from pyg_topomask.nn import ExphormerAttention, GRFMask, GridHeatMask, TreeMask
 from pyg_topomask.testing import GRAPHS, empty_graph, permute
 from pyg_topomask.transforms import AddHops, AddRandomWalks, AddTreeOrder, that_add
 from pyg_topomask.transforms.base import GraphTransform
-from tests.transforms.encoding_cases import CASES, path, random_graph
+from tests.transforms.encoding_cases import CASES, added, path, random_graph
 
 CLASSES = {
     name: cls for name, cls in vars(transforms).items() if inspect.isclass(cls) and issubclass(cls, GraphTransform)
@@ -34,11 +34,6 @@ def graphs_for(name):
     """Graphs without weights and features, so that they can be in one batch."""
     graphs = [GRAPHS["path"], GRAPHS["single"], path(7)] if name == "AddGridShape" else [*CASES.values(), path(9)]
     return [Data(edge_index=data.edge_index, num_nodes=data.num_nodes) for data in graphs]
-
-
-def added(transform, data):
-    given = data.keys()
-    return {key: value for key, value in transform(data).to_dict().items() if key not in given}
 
 
 def assert_same(found, wanted):

@@ -23,14 +23,15 @@ def multiplicity(index, num_nodes):
 
 
 @pytest.mark.parametrize("degree", [1, 3, 5])
-@pytest.mark.parametrize("num_nodes", [12, 13, 40, 250])
+@pytest.mark.parametrize("num_nodes", [*range(12, 60, 3), 13, 120, 193, 250, 300])
 def test_regular_symmetric_connected_without_loops(degree, num_nodes):
     data = expanded(ring(num_nodes), degree=degree)
     adj = multiplicity(data.expander_index, num_nodes)
     assert torch.equal(adj, adj.t())
     assert (adj.diagonal() == 0).all()
     assert (adj.sum(0) == 2 * degree).all()
-    assert torch.linalg.eigvalsh(torch.diag(adj.sum(0)) - adj)[1] > 1e-9  # in one piece
+    gap = torch.linalg.eigvalsh(torch.diag(adj.sum(0)) - adj)[1]
+    assert gap > max(1e-9, 2 * degree - 2 * math.sqrt(2 * degree - 1) - 0.101)  # the best but for 0.1
     key = data.expander_index[0].long() * num_nodes + data.expander_index[1]
     assert torch.equal(key, key.sort()[0])
     assert data.expander_index.dtype == torch.int32
@@ -84,13 +85,6 @@ def test_measured_gap_is_the_eigenvalue(num_nodes):
     assert spectral_gap(index, num_nodes) == pytest.approx(wanted, abs=1e-3)
 
 
-def test_every_graph_expands_nearly_as_well_as_can_be():
-    transform, bound = AddExpanderEdges(degree=5, seed=3), 10 - 2 * 3 - 0.1
-    for num_nodes in (*range(12, 60, 3), 120, 193, 300):
-        adj = multiplicity(transform(ring(num_nodes)).expander_index, num_nodes)
-        assert torch.linalg.eigvalsh(torch.diag(adj.sum(0)) - adj)[1] >= bound - 1e-3
-
-
 def test_a_draw_that_expands_badly_is_repeated():
     bound, gaps = 4 - 2 * math.sqrt(3) - 0.1, []
     for draws in (1, 100):
@@ -109,15 +103,3 @@ def test_no_edges_at_all_and_a_second_time():
     assert again.expander_index.shape == (2, 80)
     assert "expander_virtual" not in again
     assert set(points.keys()) == {"pos"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"degree": 0}, r"'degree' must be at least 1 \(got 0\)"),
-        ({"algorithm": "x"}, r"'algorithm' must be one of Hamiltonian, Random-d, Random-d-2 \(got 'x'\)"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        AddExpanderEdges(**settings)

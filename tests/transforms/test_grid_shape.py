@@ -1,21 +1,12 @@
 """Shapes of grids, and the positions of sequences."""
 
-import networkx as nx
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import from_networkx
 
-from pyg_topomask.testing import GRAPHS, permute
+from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddGridShape, AddPositions
-
-
-def grid(*shape):
-    graph = nx.grid_graph(shape[::-1])  # networkx names its last axis first
-    order = {node: number for number, node in enumerate(sorted(graph))}
-    return from_networkx(nx.relabel_nodes(graph, order)) if graph.number_of_edges() else Data(
-        edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=1
-    )  # fmt: skip
+from tests.transforms.encoding_cases import grid
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 2), (3, 4), (4, 3), (2, 2, 2), (5, 2, 3), (1,)])
@@ -35,30 +26,6 @@ def test_axes_of_one_node_must_be_given_and_a_graph_without_nodes_has_one_axis()
     assert AddGridShape((1, 4, 1))(grid(4)).grid_shape.tolist() == [[1, 4, 1]]
     empty = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=0)
     assert AddGridShape()(empty).grid_shape.tolist() == [[0]]
-
-
-@pytest.mark.parametrize(
-    ("data", "shape", "message"),
-    [
-        (GRAPHS["star"], None, r"graph of 5 nodes is not a grid.*differ by \[1, 2, 3, 4\]"),
-        (GRAPHS["two_parts"], None, "not the grid"),
-        (from_networkx(nx.cycle_graph(4)), None, r"differ by \[1, 3\]"),
-        (permute(grid(3, 3), torch.tensor([0, 1, 2, 4, 3, 5, 6, 7, 8])), None, "not a"),
-        (grid(3, 4), (4, 3), r"not the grid \[4, 3\].*lacks link 0 – 3"),
-        (grid(3, 4), (12,), r"has the additional link 0 – 4|lacks link 3 – 4"),
-        (grid(3, 4), (3, 5), r"12 nodes, but the grid \[3, 5\] has 15"),
-        (Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=3), None, "differ by nothing"),
-    ],
-)
-def test_other_graphs_are_refused(data, shape, message):
-    with pytest.raises(ValueError, match=message):
-        AddGridShape(shape)(data.clone())
-
-
-@pytest.mark.parametrize(("shape", "message"), [((), "size of each axis"), ((0, 3), "'grid_shape' must be at least 1")])
-def test_wrong_shapes_are_refused(shape, message):
-    with pytest.raises(ValueError, match=message):
-        AddGridShape(shape)
 
 
 def test_positions_are_numbers_or_an_attribute():

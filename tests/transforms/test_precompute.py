@@ -1,6 +1,5 @@
 """The cache of encodings: the same result however it was made, and never half a file."""
 
-import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from pyg_topomask.transforms import (
 )
 from pyg_topomask.transforms import precompute as precompute_function
 from pyg_topomask.transforms.precompute import cache_key
+from tests.hostile import Calls, touch
 from tests.transforms.encoding_cases import path
 
 module = sys.modules[precompute_function.__module__]
@@ -58,14 +58,6 @@ def test_cached_result_is_the_computed_one(tmp_path, monkeypatch):
         assert data.random_walk_diagonal.shape == (data.num_nodes, 3)
 
 
-class Hostile:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.marker}",)
-
-
 @pytest.mark.parametrize("junk", ["half", "bytes", "hostile"])
 def test_a_damaged_file_is_made_again(tmp_path, junk, caplog):
     computed = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
@@ -74,7 +66,7 @@ def test_a_damaged_file_is_made_again(tmp_path, junk, caplog):
     del computed  # its tensors are mapped from the file
     file.unlink()
     if junk == "hostile":
-        torch.save(Hostile(tmp_path / "marker"), file)
+        torch.save(Calls(touch, str(tmp_path / "marker")), file)
     else:
         file.write_bytes(whole[: len(whole) // 2] if junk == "half" else b"junk")
     again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)

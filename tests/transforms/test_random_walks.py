@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.nn import GRFMask, RWGNKMask
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
@@ -84,45 +83,6 @@ def test_more_nodes_than_are_walked_together():
     for found, graph in zip(AddRandomWalks(2, 2, seed=0)(graphs), graphs, strict=True):
         assert equal(found, AddRandomWalks(2, 2, seed=0)(graph))
     assert found.walk_index.untyped_storage().nbytes() <= 2 * found.walk_index.nbytes  # it can be stored alone
-
-
-def test_lengths_of_walks_are_part_of_a_stored_result():
-    transforms = [AddRandomWalks(2, 1, seed=0, lengths=lengths) for lengths in (None, "uniform", (0.2, 0.8))]
-    assert len({stable_hash(transform) for transform in transforms}) == 3
-    assert "lengths=(0.2, 0.8)" in repr(transforms[2])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_length": 2**15}, r"'max_length' must be at most 32,767.*\(got 32768\)"),
-        ({"halt_prob": 0.3, "lengths": "uniform"}, "'lengths' replaces 'halt_prob'"),
-        ({"scheme": "levy"}, "got 'levy'"),
-        ({"name": "my walk"}, "identifier"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        AddRandomWalks(**settings)
-
-
-ONE_EDGE = {"edge_index": torch.tensor([[0], [1]]), "num_nodes": 3}
-
-
-@pytest.mark.parametrize(
-    ("graph", "error", "message"),
-    [
-        ({"x": torch.ones(3, 1)}, ValueError, "no edges; it needs 'edge_index' or 'adj_t'"),
-        (ONE_EDGE | {"edge_index": torch.tensor([[0.0], [1.0]])}, TypeError, "must hold integers"),
-        (ONE_EDGE | {"edge_weight": torch.tensor([torch.nan])}, ValueError, "'edge_weight' holds NaN"),
-        (ONE_EDGE | {"edge_weight": torch.tensor([-1.0])}, ValueError, "strengths ≥ 0.*negative"),
-        (ONE_EDGE | {"edge_weight": torch.ones(2)}, ValueError, r"one number per edge, \[1\]"),
-        (ONE_EDGE | {"edge_weight": torch.ones(1, dtype=torch.cfloat)}, TypeError, "real numbers"),
-    ],
-)
-def test_bad_graphs_are_refused(graph, error, message):
-    with pytest.raises(error, match=message):
-        AddRandomWalks()(Data(**graph))
 
 
 def test_tables_of_earlier_walks_are_removed():

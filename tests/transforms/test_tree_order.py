@@ -85,24 +85,3 @@ def test_a_deep_graph_takes_no_recursion():
     made = AddTreeOrder()(Data(edge_index=path, num_nodes=3000))
     assert made.tree_is_forest
     assert tree_of(made).number_of_edges() == 2999
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: AddTreeOrder("depth_first"), "'method' must be one of breadth_first, minimum, random"),
-        (lambda: AddTreeOrder("minimum"), "'minimum' needs 'length'"),
-        (lambda: AddTreeOrder(length="far")(GRAPHS["path"].clone()), r"'far' must have one length per edge, \[6\]"),
-        *(
-            (
-                lambda far=far: AddTreeOrder(length="far")(Data(edge_index=torch.tensor([[0], [1]]), far=far)),
-                rf"'far' must be finite and at least 0 \(got {float(far)}\)",
-            )
-            for far in (torch.tensor([-1.0]), torch.tensor([torch.inf]))
-        ),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Unable to accurately infer")
-def test_wrong_settings_and_lengths_are_refused(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()

@@ -14,9 +14,3 @@ def test_layers_of_a_stack_share_what_stands_for_absent_edges():
         SANAttention(8).tie(FullAttention(8))
     with pytest.raises(ValueError, match=r"same 'edge_dim' and 'full_graph'.*got None and True after 3 and True"):
         SANAttention(8).tie(SANAttention(8, edge_dim=3))
-
-
-@pytest.mark.parametrize("gamma", [0.0, float("inf"), float("nan")])
-def test_a_bad_gamma_is_refused(gamma):
-    with pytest.raises(ValueError, match=rf"'gamma' must be a positive number \(got {gamma}\)"):
-        SANAttention(8, gamma=gamma)

@@ -76,8 +76,10 @@ def test_reset_and_text(name):
 
 
 @pytest.mark.parametrize("name", MASK)
-def test_every_mask_has_a_card_of_its_own(name):
+def test_every_mask_has_a_card_and_examples_that_no_caller_changes(name):
     assert "card" in vars(MASK[name])
+    MASK[name].examples()[0]["other"] = 1
+    assert "other" not in MASK[name].examples()[0]
 
 
 def paths(op, kernel):
@@ -137,9 +139,3 @@ def difference(attn, x, graph, direction):
         outputs.append(attn(x, graph=graph).sum())
     values += 0.5 * direction
     return outputs[0] - outputs[1]
-
-
-@pytest.mark.parametrize("name", MASK)
-def test_changed_settings_stay_with_the_caller(name):
-    MASK[name].examples()[0]["other"] = 1
-    assert "other" not in MASK[name].examples()[0]

@@ -177,34 +177,6 @@ def test_masks_and_heads_use_the_set_of_their_number(diagonal):
     torch.testing.assert_close(mask(data).to_dense(), torch.stack(found))
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: GRFMask(initial="linear"), "'initial' must be one of exp, geometric, far"),
-        (lambda: GRFMask(initial=[1.0] * 6), r"'initial' must hold 1 to 'max_length' \+ 1 = 5 finite numbers"),
-        (lambda: GRFMask(symmetric=False, key_modulation=True), "with symmetric=False they have none"),
-        (lambda: GRFMask(3, table=(0, 1)), r"one number, or one for each of the 3 heads \(got \(0, 1\)\)"),
-        (lambda: GRFMask(table=3)(walked(GRAPHS["star"])), r"needs 'walk_table3_index'.*num_tables=4"),
-        (lambda: AddRandomWalks(num_tables=0), "'num_tables' must be at least 1"),
-        (lambda: AddRandomWalks(1, diagonal="corrected"), r"needs walkers.*independent of each other"),
-        (lambda: AddRandomWalks(diagonal="both"), "'diagonal' must be one of independent, corrected, shared"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:the walks on this graph were stored")
-def test_wrong_settings_are_refused(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
-
-
-def test_different_walks_per_head_have_no_pairs():
-    attn, graph = (
-        GRFAttention(8, 2, table=range(2), path="pairwise"),
-        walked(GRAPHS["star"], max_length=4, num_tables=2),
-    )
-    with pytest.raises(ValueError, match="path 'pairwise' cannot serve this problem: it needs a sparse support"):
-        attn(torch.ones(5, 8), None, graph)
-
-
 @pytest.mark.parametrize("path", ["auto", "pairwise", "factored", "blocks"])
 @pytest.mark.parametrize(
     ("attribute", "change", "message"),

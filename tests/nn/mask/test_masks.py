@@ -26,15 +26,8 @@ from pyg_topomask.operators import HeatOperator, PowerSeriesOperator
 from pyg_topomask.ops import deconvolve
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddTreeOrder
-
-
-def grid(*shape):
-    graph = nx.grid_graph(shape[::-1])
-    return from_networkx(nx.relabel_nodes(graph, {node: number for number, node in enumerate(sorted(graph))}))
-
-
-def positioned(position):
-    return Data(position=position, num_nodes=4)
+from tests.distances import dense_distances
+from tests.transforms.encoding_cases import grid
 
 
 @pytest.mark.parametrize("kind", ["combinatorial", "normalized", "random_walk", "adjacency"])
@@ -93,19 +86,10 @@ TREES = {
 }
 
 
-def tree_distances(data):
-    graph = nx.empty_graph(data.num_nodes)
-    lengths = data.get("far", torch.ones(data.num_edges))
-    graph.add_weighted_edges_from(zip(*data.edge_index.tolist(), lengths.tolist()))
-    found = dict(nx.all_pairs_dijkstra_path_length(graph))
-    nodes = range(data.num_nodes)
-    return torch.tensor([[found[i].get(j, math.inf) for j in nodes] for i in nodes], dtype=torch.float64)
-
-
 @pytest.mark.parametrize("name", TREES)
 def test_masks_of_trees_are_functions_of_the_distance(name):
     data = AddTreeOrder()(TREES[name].clone())
-    distance = tree_distances(data)
+    distance = dense_distances(data.edge_index, data.num_nodes)
     tree = TreeMask(heads=2, max_hops=4).double()
     torch.nn.init.normal_(tree.values)
     values = torch.cat([tree.values, torch.zeros(2, 1)], 1)
@@ -126,7 +110,7 @@ def test_lengths_of_edges_reach_the_forest():
     key = data.edge_index.amin(0) * 12 + data.edge_index.amax(0)
     data.far = torch.rand(144, generator=torch.Generator().manual_seed(0))[key]  # equal in both directions
     made = AddTreeOrder(length="far")(data)
-    wanted = torch.exp(-0.5 * tree_distances(made))
+    wanted = torch.exp(-0.5 * dense_distances(made.edge_index, 12, made.far))
     torch.testing.assert_close(ForestMask().double()(made).to_dense(), wanted, rtol=1e-6, atol=1e-7)
 
 
@@ -209,20 +193,6 @@ def test_deconvolution(pair):
     assert torch.autograd.gradcheck(deconvolve, (alpha, *given))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([[0.0, 1.0]], "first coefficient must be positive"),
-        ([1.0], r"\[\*, K \+ 1\]"),
-        ([[1.0, 2.0], [1.0]], "'first' must hold 2 numbers, the first not 0"),
-        ([[1.0, 2.0], [0.0, 1.0]], "'first' must hold 2 numbers, the first not 0"),
-    ],
-)
-def test_what_cannot_be_deconvolved(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        deconvolve(*map(torch.tensor, arguments))
-
-
 @pytest.mark.parametrize("encoding", ["sinusoidal", "stochastic"])
 def test_low_rank_approaches_the_exponential_of_the_waves(encoding):
     data = Batch.from_data_list([AddPositions()(Data(num_nodes=n)) for n in (5, 7)])
@@ -278,44 +248,6 @@ def test_causal_is_a_triangle_in_every_graph():
     assert torch.equal(CausalMask()(batch).to_dense(), wanted)
     assert torch.equal(CausalMask(reverse=True)(batch).to_dense(), wanted.t())
     assert torch.equal(CausalMask()(GRAPHS["path"]).to_dense(), wanted[:4, :4])
-
-
-def test_graphs_without_edges_or_with_one_way_edges_are_refused():
-    with pytest.raises(ValueError, match="needs the graph's edges"):
-        HeatMask()(Data(x=torch.ones(2, 1)))
-    with pytest.raises(ValueError, match="needs an undirected graph"):
-        HeatMask()(GRAPHS["one_way"])
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: HeatMask(laplacian="signed"), "one of combinatorial, normalized, "),
-        (lambda: HeatMask(tol=2.0), r"'tol' must be in \[1e-13, 1\)"),
-        (lambda: ForestMask(a=0.0), "'a' must be a finite number other than 0"),
-        (lambda: TreeMask(max_hops=-1), "'max_hops' must be at least 0"),
-        (lambda: TreeMask(method="fast"), "one of auto, histogram, centroid"),
-        (lambda: ToeplitzMask(()), r"size of each axis, such as \[8, 8\] \(got \(\)\)"),
-        (lambda: ToeplitzMask((0, 3)), "'grid_shape' must be at least 1"),
-        (lambda: ToeplitzMask((3,), function="angle"), "one of offset, distance"),
-        (lambda: ToeplitzMask((3,))(AddGridShape()(grid(2, 2))), r"is the grid \[2, 2\].*for grids up to \[3\]"),
-        (lambda: PowerSeriesMask(max_length=1, coeffs=[1, 2, 3]), r"1 to 'max_length' \+ 1 = 2 finite numbers"),
-        (lambda: PowerSeriesMask(coeffs=[-1.0]), "first coefficient must be positive"),
-        (lambda: LowRankMask(encoding="learned"), "one of sinusoidal, stochastic, convolutional"),
-        (
-            lambda: LowRankMask(encoding="convolutional")(positioned(torch.arange(4) / 2)),
-            "'position' must hold integers",
-        ),
-        (lambda: LowRankMask(max_period=1.0), "at least 4"),
-        (lambda: LowRankMask(num_features=0), "'num_features' must be at least 1"),
-        (lambda: LowRankMask()(positioned(torch.ones(3))), r"one position per node, \[4\] \(got \[3\]\)"),
-        (lambda: LowRankMask()(positioned(torch.tensor([0, 1, torch.nan, 3]))), "'position' holds NaN or infinity"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Unable to accurately infer")
-def test_wrong_settings_are_refused(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
 
 
 @pytest.mark.parametrize("path", ["auto", "blocks"])

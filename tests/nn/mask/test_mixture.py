@@ -133,21 +133,6 @@ def test_the_attention_builds_mixtures_and_groups_of_heads():
     assert all(torch.equal(before[name], value) for name, value in divided.mask.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"mask": HopMask(), "mask_heads": [2]}, ValueError, "divides heads among a list of masks"),
-        ({"mask": [None, HopMask()], "mask_heads": [1, 2]}, ValueError, r"add up to the 2 heads \(got \[1, 2\]\)"),
-        ({"mask": [None, HopMask()], "mask_heads": [2]}, ValueError, "each of the 2 masks needs its number of heads"),
-        ({"mask": []}, ValueError, "at least one part"),
-        ({"mask": ["hop"]}, TypeError, r"a module such as HopMask, or None \(got str\)"),
-    ],
-)
-def test_what_is_no_mixture(settings, error, message):
-    with pytest.raises(error, match=message):
-        MaskedAttention(8, 2, **settings)
-
-
 def test_parameters_of_masks_are_a_group_of_their_own():
     attn = MaskedAttention(8, 2, mask=[None, HopMask(2)])
     model, masks = parameter_groups(attn, 1e-3, weight_decay=0.1)

@@ -69,17 +69,9 @@ TOO_FEW = Data(edge_index=torch.tensor([[0], [1]]), edge_type=torch.tensor([0, 1
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (
-            lambda: KMIPAttention(4)(torch.randn(9, 4), graph=hetero()),
-            TypeError,
-            "got HeteroData.: call to_homogeneous",
-        ),
+        (lambda: KMIPAttention(4)(torch.ones(9, 4), graph=hetero()), TypeError, "got HeteroData.: call to_homogeneous"),
         (lambda: PowerSeriesMask()(hetero()), TypeError, "got HeteroData.: call to_homogeneous.., and .* edge_type="),
-        (
-            lambda: GPSModel(4, 4, 1, 1, attn=lambda _: KMIPAttention(4))(torch.randn(9, 4), None, graph=hetero()),
-            TypeError,
-            "got HeteroData",
-        ),
+        (lambda: GPSModel(4, 4, 1, 1, attn="kmip")(torch.ones(9, 4), None, graph=hetero()), TypeError, "got Hetero"),
         (lambda: AddRandomWalks(edge_type=0)(hetero()), TypeError, "homogeneous graph .got HeteroData"),
         (lambda: AddRandomWalks(edge_type=0)(UNTYPED.clone()), ValueError, "needs 'edge_index' and 'edge_type'"),
         (lambda: PowerSeriesMask(edge_type=0)(UNTYPED), ValueError, "needs 'edge_type' on the graph"),

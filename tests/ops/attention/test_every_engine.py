@@ -1,7 +1,6 @@
 """What every engine of masked attention must do, on the same problems: see `cases`."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -32,6 +31,7 @@ from tests.ops.attention.cases import (
     small_masks,
 )
 from tests.ops.compare import assert_bits, with_gradients
+from tests.threads import assert_threads_change_nothing
 
 SMALL = small_masks()
 NO_MASK = ("linear", "linear_signed", "features_signed", "both_signed", "softmax")
@@ -330,19 +330,12 @@ def test_dropout_keeps_the_mean(mask, kernel):
 @of_every_kernel(MASKS, ["linear", "softmax"])
 def test_repeats_bit_for_bit_on_any_number_of_threads(mask, kernel):
     problem, inputs = problem_of(KERNELS[kernel], MASKS[mask], torch.float32)
-    threads = torch.get_num_threads()
-    try:
-        for name, attend in serving(problem).items():
-            found = []
-            for number in (1, 2, 2):
-                torch.set_num_threads(number)
-                again = remade(problem.kernel, MASKS[mask], *inputs)  # with nothing that a call before has kept
-                with limits.override(thread_work=0):
-                    found.append(with_gradients(attend(again), inputs))
-            for some in pairwise(found):
-                assert_bits(*some, name)
-    finally:
-        torch.set_num_threads(threads)
+    for attend in serving(problem).values():
+
+        def run(attend=attend):  # with nothing that a call before has kept
+            return with_gradients(attend(remade(problem.kernel, MASKS[mask], *inputs)), inputs)
+
+        assert_threads_change_nothing(run)
 
 
 @of_every_kernel(["none", "sparse_heads", "factored", "toeplitz", "low_rank"], UNSIGNED)

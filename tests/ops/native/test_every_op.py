@@ -1,18 +1,16 @@
 """What every compiled operation must do, on the examples that each one gives."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
 import pyg_topomask.nn  # noqa: F401  (imports all modules with operations)
-from pyg_topomask.limits import limits
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import OPS
 from pyg_topomask.testing.checks import check_forward_mode, check_reverse_mode
 from tests.ops.compare import assert_bits
+from tests.threads import assert_threads_change_nothing
 
 CASES = [(name, number) for name, op in OPS.items() for number, _ in enumerate(op.examples())]
 IDS = [f"{name}-{number}" for name, number in CASES]
@@ -185,16 +183,7 @@ def test_nan_is_where_it_is_in_plain_torch(name, number):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_threads_change_nothing(name, number, dtype):
     op, inputs = example(name, number, dtype)
-    threads, found = torch.get_num_threads(), []
-    try:
-        for num in (1, 2, 5):
-            torch.set_num_threads(num)
-            with limits.override(thread_work=0):
-                found.append(everything(op, op, inputs))
-    finally:
-        torch.set_num_threads(threads)
-    for pair in pairwise(found):
-        assert_bits(*pair)
+    assert_threads_change_nothing(lambda: everything(op, op, inputs))
 
 
 @every_case

@@ -3,6 +3,7 @@ import torch
 
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products import forest as forest_module
+from tests.distances import forest_distances
 
 
 def parents(kind, num_nodes, seed=0):
@@ -21,29 +22,12 @@ def parents(kind, num_nodes, seed=0):
     return torch.empty_like(parent).index_copy(0, label, torch.where(parent < 0, -1, label[parent]))
 
 
-def path_lengths(parent, length):
-    """Length of the path between any two nodes, by climbing to the root; infinite across trees."""
-
-    def ancestors(node):
-        way = {node: 0.0}
-        while int(parent[node]) >= 0:
-            way[int(parent[node])] = way[node] + float(length[node])
-            node = int(parent[node])
-        return way
-
-    ways = [ancestors(node) for node in range(parent.numel())]
-    return torch.tensor(
-        [[min([a[k] + b[k] for k in a.keys() & b.keys()], default=torch.inf) for b in ways] for a in ways],
-        dtype=torch.float64,
-    ).reshape(parent.numel(), parent.numel())
-
-
 @pytest.fixture(params=["path", "star", "tree", "forest", "deep"])
 def forest(request):
     """Parents of 40 nodes, their lengths and all distances."""
     parent = parents(request.param, 40)
     length = torch.rand(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return parent, length, path_lengths(parent, length), path_lengths(parent, torch.ones(40))
+    return parent, length, forest_distances(parent, length), forest_distances(parent)
 
 
 @pytest.fixture(params=["compiled", "one band", "bands"])

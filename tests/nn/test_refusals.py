@@ -1,0 +1,203 @@
+"""Arguments that attentions, masks, layers and encoders refuse, and the errors that say why."""
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GATConv, GCNConv
+from torch_geometric.nn.attention import SGFormerAttention
+
+from pyg_topomask.nn import (
+    HEADS,
+    NODE_ENCODERS,
+    POSITIONAL_ENCODERS,
+    BigBirdAttention,
+    ExphormerAttention,
+    ForestMask,
+    FullAttention,
+    GatedGCN,
+    GKATConv,
+    GPSConv,
+    GPSLayer,
+    GPSStack,
+    GRFAttention,
+    GRFMask,
+    HeatMask,
+    HopMask,
+    KMIPAttention,
+    LowRankMask,
+    MaskedAttention,
+    PerformerAttention,
+    PowerSeriesMask,
+    PrimalAttention,
+    PrimphormerAttention,
+    RWGNKMask,
+    SANAttention,
+    ToeplitzMask,
+    TreeMask,
+)
+from pyg_topomask.nn.encoder.features import MLPNodeEncoder
+from pyg_topomask.nn.encoder.laplacian import EquivStableLapPE, LapPE, SignNet
+from pyg_topomask.nn.encoder.pair_bias import RelativeWalkBias
+from pyg_topomask.ops import deconvolve
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddRandomWalks
+from tests.nn.encoder_cases import encodable
+from tests.nn.gps_cases import Conv, batch_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unable to accurately infer", "ignore:the walks on this graph were sto")
+
+X, PATH, STAR = torch.randn(5, 8), GRAPHS["path"], GRAPHS["star"]
+WALKED = AddRandomWalks(max_length=4, num_tables=2, seed=0)(STAR.clone())
+EXPANDED, VIRTUAL = (AddExpanderEdges(1, num_virtual=n, seed=0)(STAR.clone()) for n in (0, 1))
+ENCODABLE = encodable(PATH)
+
+
+def biased(bias):
+    return FullAttention(8, heads=2, attn_bias="attn_bias")(X, None, Data(attn_bias=bias))
+
+
+def positioned(*position):
+    return Data(position=torch.tensor(position), num_nodes=4)
+
+
+ATTENTIONS = [
+    (lambda: PerformerAttention(8, redraw_interval=0), ValueError, r"'redraw_interval' must be at least 1 \(got 0\)"),
+    (lambda: BigBirdAttention(8, block_size=0), ValueError, r"'block_size' must be at least 1 \(got 0\)"),
+    (lambda: BigBirdAttention(8, num_random=-1), ValueError, r"'num_random' must be at least 0 \(got -1\)"),
+    (lambda: biased(torch.zeros(24, 2)), ValueError, r"shape \[25, 2\].*or \[25, 1\] \(got \[24, 2\]\)"),
+    (lambda: biased(torch.zeros(25, 3)), ValueError, r"got \[25, 3\]"),
+    (lambda: biased(torch.zeros(5, 5, 2)), ValueError, r"got \[5, 5, 2\]"),
+    (lambda: biased(torch.zeros(25, 2).long()), TypeError, "floating point"),
+    (lambda: FullAttention(8)(X[None], torch.ones(1, 4)), ValueError, r"\[1, 5\] \(got \[1, 4\], torch.float32\)"),
+    (lambda: FullAttention(8)(X[None], torch.ones(1, 4) > 0), ValueError, r"\[1, 5\] \(got \[1, 4\], torch.bool\)"),
+    (lambda: ExphormerAttention(8, num_virtual=-1), ValueError, r"'num_virtual' must be at least 0 \(got -1\)"),
+    (lambda: ExphormerAttention(8, edge_dim=3, graph_edges=False), ValueError, "edge_dim=3 needs graph edges"),
+    (
+        lambda: ExphormerAttention(8, num_virtual=2)(X, None, EXPANDED, carry=torch.zeros(1, 1, 8)),
+        ValueError,
+        r"'carry' must have shape \[1, 2, 8\].*initial_carry",
+    ),
+    (
+        lambda: ExphormerAttention(8, num_virtual=2)(X, None, VIRTUAL),
+        ValueError,
+        "num_virtual=2, but AddExpanderEdges was given another",
+    ),
+    (lambda: KMIPAttention(8, k=0), ValueError, r"'k' must be at least 1 \(got 0\)"),
+    (lambda: KMIPAttention(8, kq_dim=0), ValueError, "'kq_dim' must be at least 1"),
+    (lambda: KMIPAttention(8, head_agg="sum"), ValueError, r"one of linear, none \(got 'sum'\)"),
+    (lambda: KMIPAttention(8, head_agg="none", val_dim=3), ValueError, "got 3, 1 and 8"),
+    (lambda: KMIPAttention(8, backend="gpu"), ValueError, r"one of auto, .*\(got 'gpu'\)"),
+    (lambda: MaskedAttention(8, kernel="gauss"), ValueError, r"one of relu, .*softmax \(got 'gauss'\)"),
+    (lambda: MaskedAttention(8, path="fast"), ValueError, "got 'fast'"),
+    (lambda: MaskedAttention(8, kernel="softmax", path="factored"), ValueError, "never factored"),
+    (lambda: MaskedAttention(8, kernel="softmax_rf", num_features=0), ValueError, r"at least 1 \(got 0\)"),
+    (lambda: MaskedAttention(4, mask=torch.eye(3)), TypeError, "'mask' must be a module"),
+    (lambda: GRFAttention(8)(X[:4], None, WALKED), ValueError, "mask is for 5 nodes, but 'q' has 4 rows"),
+    (
+        lambda: GRFAttention(8, 2, table=range(2), path="pairwise")(X, None, WALKED),
+        ValueError,
+        "path 'pairwise' cannot serve this problem: it needs a sparse support",
+    ),
+    *(
+        (lambda gamma=gamma: SANAttention(8, gamma=gamma), ValueError, rf"must be a positive number \(got {gamma}\)")
+        for gamma in (0.0, float("inf"), float("nan"))
+    ),
+    (lambda: PrimphormerAttention(8, num_virtual=0), ValueError, r"'num_virtual' must be at least 1 \(got 0\)"),
+    (lambda: PrimalAttention(8, num_samples=0), ValueError, r"'num_samples' must be at least 1 \(got 0\)"),
+    (lambda: PrimphormerAttention(8, rank=0), ValueError, r"'rank' must be at least 1 \(got 0\)"),
+    (lambda: PrimphormerAttention(8)(X, carry=torch.ones(2, 30)), ValueError, r"\[1, 30\].*\(got \[2, 30\]\)"),
+    (lambda: GKATConv(0, 4), ValueError, "'in_channels' must be at least 1"),
+    (lambda: GKATConv(4, 4, dropout=1.0), ValueError, r"'dropout' must be a probability in \[0, 1\) \(got 1.0\)"),
+    (lambda: GKATConv(4, 4, path="factored"), ValueError, "'path' must be one of auto, pairwise, blocks"),
+]
+
+MASKS = [
+    (lambda: RWGNKMask(decay=-0.1), ValueError, "'decay' must be a finite number ≥ 0"),
+    (lambda: RWGNKMask(alpha=float("inf")), ValueError, "'alpha' must be a finite number ≥ 0"),
+    (lambda: RWGNKMask(decay=0.0, learnable=True), ValueError, "must start above 0"),
+    (lambda: GRFMask(initial="linear"), ValueError, "'initial' must be one of exp, geometric, far"),
+    (lambda: GRFMask(initial=[1.0] * 6), ValueError, r"must hold 1 to 'max_length' \+ 1 = 5 finite numbers"),
+    (lambda: GRFMask(symmetric=False, key_modulation=True), ValueError, "with symmetric=False they have none"),
+    (lambda: GRFMask(3, table=(0, 1)), ValueError, r"one number, or one for each of the 3 heads \(got \(0, 1\)\)"),
+    (lambda: GRFMask(table=3)(WALKED), ValueError, "needs 'walk_table3_index'.*num_tables=4"),
+    (lambda: HeatMask(laplacian="signed"), ValueError, "one of combinatorial, normalized, "),
+    (lambda: HeatMask(tol=2.0), ValueError, r"'tol' must be in \[1e-13, 1\)"),
+    (lambda: HeatMask()(Data(x=X)), ValueError, "needs the graph's edges"),
+    (lambda: HeatMask()(GRAPHS["one_way"]), ValueError, "needs an undirected graph"),
+    (lambda: ForestMask(a=0.0), ValueError, "'a' must be a finite number other than 0"),
+    (lambda: TreeMask(max_hops=-1), ValueError, "'max_hops' must be at least 0"),
+    (lambda: TreeMask(method="fast"), ValueError, "one of auto, histogram, centroid"),
+    (lambda: ToeplitzMask(()), ValueError, r"size of each axis, such as \[8, 8\] \(got \(\)\)"),
+    (lambda: ToeplitzMask((0, 3)), ValueError, "'grid_shape' must be at least 1"),
+    (lambda: ToeplitzMask((3,), function="angle"), ValueError, "one of offset, distance"),
+    (lambda: ToeplitzMask((3,))(AddGridShape()(PATH.clone())), ValueError, r"is the grid \[4\].*for grids up to \[3\]"),
+    (lambda: PowerSeriesMask(max_length=1, coeffs=[1, 2, 3]), ValueError, r"1 to 'max_length' \+ 1 = 2 finite"),
+    (lambda: PowerSeriesMask(coeffs=[-1.0]), ValueError, "first coefficient must be positive"),
+    (lambda: LowRankMask(encoding="learned"), ValueError, "one of sinusoidal, stochastic, convolutional"),
+    (lambda: LowRankMask(1, "convolutional")(positioned(0, 0.5, 1, 2)), ValueError, "'position' must hold integers"),
+    (lambda: LowRankMask(max_period=1.0), ValueError, "at least 4"),
+    (lambda: LowRankMask(num_features=0), ValueError, "'num_features' must be at least 1"),
+    (lambda: LowRankMask()(positioned(1.0, 1, 1)), ValueError, r"one position per node, \[4\] \(got \[3\]\)"),
+    (lambda: LowRankMask()(positioned(0, 1, torch.nan, 3)), ValueError, "'position' holds NaN or infinity"),
+    (lambda: deconvolve(torch.tensor([[0.0, 1.0]])), ValueError, "first coefficient must be positive"),
+    (lambda: deconvolve(torch.tensor(1.0)), ValueError, r"\[\*, K \+ 1\]"),
+    (lambda: deconvolve(torch.ones(1, 2), torch.ones(1)), ValueError, "'first' must hold 2 numbers, the first not 0"),
+    (lambda: deconvolve(torch.ones(1, 2), torch.tensor([0.0, 1.0])), ValueError, "'first' must hold 2 numbers"),
+    (lambda: MaskedAttention(8, mask=HopMask(), mask_heads=[2]), ValueError, "divides heads among a list of masks"),
+    (lambda: MaskedAttention(8, 2, mask=[None, HopMask()], mask_heads=[1, 2]), ValueError, r"2 heads \(got \[1, 2\]\)"),
+    (lambda: MaskedAttention(8, 2, mask=[None, HopMask()], mask_heads=[2]), ValueError, "the 2 masks needs its number"),
+    (lambda: MaskedAttention(8, mask=[]), ValueError, "at least one part"),
+    (lambda: MaskedAttention(8, mask=["hop"]), TypeError, r"a module such as HopMask, or None \(got str\)"),
+]
+
+LAYERS = [
+    (lambda: GPSLayer(8), ValueError, r"needs 'conv' or 'attn' \(both are None\)"),
+    (lambda: GPSLayer(8, [], feed_forward=False), ValueError, r"needs feed_forward=True \(got False\)"),
+    (lambda: GPSLayer(8, Conv(), norm="group"), ValueError, r"batch_norm, .*, None, a name .* module \(got 'group'\)"),
+    (lambda: GPSLayer(8, GatedGCN(8), pre_norm=True), ValueError, "GatedGCN adds its input.*use pre_norm=False"),
+    (lambda: GPSLayer(4, attn=4), TypeError, r"'attn' must be a module or a name such as 'grf' \(got 4\)"),
+    (lambda: GPSLayer(4, conv=[4]), TypeError, r"'conv' must be a module or a name such as 'gcn' \(got 4\)"),
+    (lambda: GPSLayer(4, "gnc"), ValueError, "Could not resolve 'gnc' among choices"),
+    (lambda: GPSLayer(7, attn=MaskedAttention(9)), ValueError, "MaskedAttention takes 9 channels.* layer has 7"),
+    (lambda: GPSLayer(7, GCNConv(7, 9)), ValueError, "GCNConv returns 9 channels, but the layer has 7"),
+    (lambda: GPSLayer(8, GATConv(8, 8, 2)), ValueError, "GATConv returns 16 channels, but the layer has 8"),
+    (lambda: GPSLayer(8, attn=SGFormerAttention(8)), ValueError, "SGFormerAttention returns 64 channels"),
+    (lambda: GPSLayer(8, attn=SGFormerAttention(9)), ValueError, "SGFormerAttention does not take 8 channels"),
+    (lambda: GPSStack(8, 1, GCNConv(4, 4)), TypeError, "'conv' must be a name or a function of the layer's number"),
+    (lambda: GPSStack(8, 1, attn=MaskedAttention), TypeError, "'attn' must be a name or a function of the layer's"),
+    (lambda: GPSStack(8, 1), ValueError, "both are None"),
+    (lambda: GPSStack(8, 0, lambda _: Conv()), ValueError, r"'num_layers' must be at least 1 \(got 0\)"),
+    (lambda: GPSConv(8, None, attn_type="gfr"), ValueError, "no attention is called 'gfr'; there are BigBird, "),
+    (lambda: GPSConv(8, None)(X, None), ValueError, "GRFMask needs the graph"),
+    (
+        lambda: GPSConv(8, None, attn_type=FullAttention(8), attn_kwargs={"bias": False}),
+        ValueError,
+        r"'attn_kwargs' are for .* by name \(got FullAttention\)",
+    ),
+    (lambda: HEADS["graph"](8, 3, pool="median"), ValueError, r"mean, add, max \(got 'median'\)"),
+    (lambda: HEADS["edge"](8, decoding="bilinear"), ValueError, r"dot, cosine_similarity, concat \(got 'bilinear'\)"),
+    (lambda: HEADS["edge"](8)(X, batch_of("star")), ValueError, "needs 'edge_label_index'.*RandomLinkSplit"),
+    (lambda: HEADS["san_graph"](3, 2), ValueError, r"'channels' must be at least 4 \(got 3\)"),
+    (lambda: LapPE(8, model="GIN"), ValueError, "DeepSet, Transformer"),
+    (lambda: LapPE(6, model="Transformer"), ValueError, "divisible by 'heads'"),
+    (lambda: LapPE(8, raw_norm="BatchNorm"), ValueError, "'raw_norm' must be one of batch_norm, None"),
+    (
+        lambda: EquivStableLapPE(8, raw_norm="batch_norm", linear=False),
+        ValueError,
+        "raw_norm='batch_norm' changes them",
+    ),
+    (lambda: MLPNodeEncoder(8, 4, layers=0), ValueError, r"'layers' must be at least 1 \(got 0\)"),
+    (lambda: SignNet(8, model="GIN"), ValueError, "MLP, DeepSet"),
+    (lambda: SignNet(8, layers=1), ValueError, "'layers' ≥ 2"),
+    (lambda: POSITIONAL_ENCODERS["RWSE"](8, 4, model="DeepSet"), ValueError, "linear, mlp"),
+    (lambda: NODE_ENCODERS["TypeDictNode"](8, 0), ValueError, "at least one in each column"),
+    (lambda: LapPE(8)(ENCODABLE), ValueError, r"built for 10 columns in 'laplacian_vectors' \(got \[4, 5\]\)"),
+    (lambda: NODE_ENCODERS["LinearNode"](8, 5)(ENCODABLE), ValueError, "built for 5 columns in 'x'"),
+    (lambda: RelativeWalkBias(2, 5)(ENCODABLE), ValueError, "built for 5 columns"),
+]
+
+
+@pytest.mark.parametrize(("build", "error", "message"), [*ATTENTIONS, *MASKS, *LAYERS])
+def test_bad_arguments_are_refused(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
