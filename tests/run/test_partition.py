@@ -37,8 +37,5 @@ def test_parts_of_a_folder_or_a_file(kind, method, tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"source", "out"}
 
 
-def test_refusals(tmp_path, capsys):
+def test_all_methods_are_options():
     assert PARTITIONS == METHODS
-    for source, message in (("none", "does not exist"), (".", "graph.json does not exist")):
-        assert main(["partition", str(tmp_path / source), "--parts", "2", "--out", str(tmp_path / "o")]) == 1
-        assert message in capsys.readouterr().err

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from pyg_topomask.run import run_config
-from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.model.sampling import TRANSITION
-from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
 
@@ -118,25 +116,3 @@ def test_walks_follow_the_attention_of_the_weights_that_are_trained_and_evaluate
     second = run_config(short, tmp_path, overrides=[*overrides, *again], name="second")
     for name in ("val_loss", "test_loss"):
         assert second["metrics"][name]["mean"] == pytest.approx(first["metrics"][name]["mean"], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            "topomask.transition=attention",
-            r"topomask\.transition: only walks on whole graphs that are redrawn can follow",
-        ),
-        ("topomask.transition=attention topomask.redraw=1", r"topomask\.transition: is given, but GIN\+GRF has no use"),
-        ("topomask.redraw=epoch", r"topomask\.redraw: "),
-        (
-            "dataset.format=PyG-Planetoid dataset.name=Cora dataset.task=node train.sampler=random_partition "
-            "gt.layer_type=GCN+GKAT topomask.redraw=1 topomask.transition=attention",
-            "only walks on whole graphs that are redrawn can follow the attention",
-        ),
-        ("topomask.redraw=true", r"topomask\.redraw: must not be true or false"),
-    ],
-)
-def test_contradictions_are_told_ahead(short, overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        check_config(short, overrides.split())

@@ -149,7 +149,6 @@ def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, capsys, metric, cho
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("gnn.head=inductive_node", r"gnn\.head: inductive_node is for nodes; circle has graphs"),
         ("metric_best=mrr", r"metric_best: the task has no 'mrr'; there are accuracy, .*, auc"),
         ("dataset.split_index=1", r"dataset\.split_index: only folds .* split_mode is 'random'"),
         ("run_multiple_splits=[0,1]", r"run_multiple_splits: only folds .* split_mode is 'random'"),

@@ -54,18 +54,3 @@ def test_every_attention_and_mask_is_a_candidate(tiny, given):
         assert config.gt.layer_type == f"GIN+{'None' if name == 'none' else attention}"
         assert attentions_of(config) == ([] if name == "none" else [attention])
         assert mask_of(config) == (mask or None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["ENZYME"], "ENZYME"),
-        (["nothing.yaml"], "nothing.yaml"),
-        (["ENZYMES", "--attention", "KMP"], "Did you mean 'KMIP'"),  # of configs/grf/enzymes.yaml
-        (["ENZYMES", "--seconds", "0"], "must be positive"),
-        (["ENZYMES", "gt.layer=3"], "gt.layer"),
-    ],
-)
-def test_wrong_arguments_are_refused_with_a_message(arguments, message, capsys):
-    assert main(["advise", *arguments]) == 1
-    assert message in capsys.readouterr().err

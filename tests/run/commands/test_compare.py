@@ -50,12 +50,8 @@ def test_differences_are_paired_over_shared_seeds(make):
     assert (other["low"], other["high"]) == pytest.approx(tuple(expected))
     assert other["low"] > 0  # the unpaired interval contains 0
     assert other["std"] == pytest.approx(math.sqrt(sum((x - sum(right) / 3) ** 2 for x in right) / 3))
-    assert (other["parameters"], other["seconds_per_epoch"], other["memory_mib"], other["cuda_mib"]) == (
-        12345,
-        2.0,
-        102.0,
-        None,
-    )
+    costs = [other[key] for key in ("parameters", "seconds_per_epoch", "memory_mib", "cuda_mib")]
+    assert costs == [12345, 2.0, 102.0, None]
 
 
 def test_baseline_is_chosen_by_folder_and_added_if_it_is_missing(make):

@@ -1,5 +1,3 @@
-import re
-
 import pytest
 import yaml
 
@@ -73,20 +71,3 @@ def test_equal_graphs_are_isomorphic_and_not_distinguished(tiny, tu_folder, tmp_
     assert (report.num_graphs, report.num_pairs, report.isomorphic) == (12, 66, 66)
     assert report.apart_with == report.apart_without == 0
     assert report.classes_with == [list(range(12))]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--limit", "1"], r"--limit must be at least 2 \(got 1\)"),
-        (["--size", "0"], r"--size must be at least 1 \(got 0\)"),
-        (["--rounds", "-1"], r"--rounds must be at least 0 \(got -1\)"),
-        (["dataset.nam=x"], "command line: dataset.nam: unknown key"),
-        (["--mask", "grff"], r"--mask must be one of none, grf, .*\(got 'grff'\). Did you mean 'grf'"),
-        (["--mask", "causal"], "mask causal: 'mask' differs between a graph and a relabelled copy"),
-        (["--mask", "toeplitz"], r"mask toeplitz: .*; set topomask.mask_toeplitz.grid_shape: "),
-    ],
-)
-def test_errors_are_one_message(two_graphs, capsys, arguments, message):
-    assert main(["expressivity", str(two_graphs), *arguments]) == 1
-    assert re.match(f"error: {message}", capsys.readouterr().err)

@@ -38,13 +38,6 @@ def test_report_is_one_file_without_network(tiny, layers, tmp_path, capsys):
     assert not matplotlib.pyplot.get_fignums()
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
-    out = tmp_path / "report.html"
-    assert main(["report", str(tmp_path), "--out", str(out)]) == 1
-    assert "contains no trained model" in capsys.readouterr().err
-    assert not out.exists()
-
-
 def test_environment_has_the_commit_only_in_a_repository(tmp_path, monkeypatch):
     environment.cache_clear()
     monkeypatch.chdir(tmp_path)

@@ -28,6 +28,7 @@ CUSTOM = "model.type=custom_gnn gnn.layer_type=gineconv gnn.residual=true gnn.di
 RRWP = "posenc_RRWP.enable=true posenc_RRWP.kernel.times_func="
 ONE_GRAPH = "the data set is one graph"
 EXPHORMER = "gt.layer_type=GIN+Exphormer"
+ALONG = "topomask.transition=attention"
 NO_EDGES = "no part of gt.layer_type reads edge features"
 
 
@@ -43,12 +44,7 @@ NO_EDGES = "no part of gt.layer_type reads edge features"
         ("gnn.dropout=0.5", "", "gnn.layers_pre_mp is 0, and only the head mlp_graph", "gnn.head=mlp_graph"),
         ("gnn.batchnorm=true", "", "gnn.layers_pre_mp is 0", "gnn.layers_pre_mp=1"),
         ("gt.attn_dropout=0.5", "gt.layer_type=GINE+pyg.SGFormer", "no part of gt.layer_type has it", ""),
-        (
-            "model.param_budget=9",
-            "",
-            "model.auto_satisfy_param_budget is False",
-            "model.auto_satisfy_param_budget=true",
-        ),
+        ("model.param_budget=9", "", "auto_satisfy_param_budget is False", "model.auto_satisfy_param_budget=true"),
         ("model.graph_pooling=max", CORA, "only graphs are pooled, and the data set has other targets", ""),
         ("model.edge_decoding=dot", "", "graphs are predicted, not edges", CONTACT),
         ("dataset.resample_negative=true", "", "only pcqm-contact draws such edges", CONTACT),
@@ -215,6 +211,20 @@ REFUSED = [
     ("gt.layer_type=GINE+None model.graph_pooling=graph_token", "graph_token needs an attention"),
     ("topomask.mask=haet", "no mask is called 'haet'; there are none, .*Did you mean 'heat'"),
     ("topomask.layer_norm_mode=node", r"topomask\.layer_norm_mode: node needs gt\.layer_norm"),
+    ("topomask.layer_norm_mode=token", r"topomask\.layer_norm_mode: must be one of graph, node"),
+    ("topomask.layer_norm_mode=node gt.layer_norm=true gt.batch_norm=false model.type=MultiModel", "other than MultiM"),
+    ("topomask.pre_norm=true", r"adds its input itself.*pre_norm=False"),
+    ("gt.layer_type=GINE+GRF topomask.kernel=rleu", r"topomask\.kernel: .*must be one of relu.*\(got 'rleu'\)"),
+    ("gt.layer_type=GINE+KMIP gt.sparse.head_agg=none gt.sparse.val_dim=5", r"must be 'channels' \(got 5, 4 and 64"),
+    ("gt.sparse.head_agg=None", r"gt\.sparse\.head_agg: must be one of Linear, none \(got 'None'\)"),
+    ("topomask.redraw=epoch", r"topomask\.redraw: "),
+    ("topomask.redraw=true", r"topomask\.redraw: must not be true or false"),
+    (
+        f"gt.layer_type=GINE+GKAT {ALONG}",
+        r"transition: only walks on whole graphs that are redrawn can follow",
+    ),
+    (f"{CORA} train.sampler=cluster gt.layer_type=GCN+GKAT topomask.redraw=1 {ALONG}", "that are redrawn can follow"),
+    ("dataset.name=subste", "Did you mean 'subset'"),
     ("model.type=SANTransformer", r"gt\.layer_type: .* takes SANLayer.*\(got 'CustomGatedGCN\+Transformer'\)"),
     ("model.type=Graphormer", r"model\.type: its own network is not provided"),
     ("model.type=gnn", r"model\.type: use custom_gnn, which takes .*gatconv"),
@@ -247,7 +257,29 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), REFUSED)
+MASKS = [
+    ("topomask.mask=grf topomask.max_length=4 topomask.mask_grf.max_length=4", "max_length gives the same setting"),
+    ("topomask.mask=grf topomask.mask_grf.max_lenght=4", r"Did you mean 'topomask\.mask_grf\.max_length'"),
+    ("topomask.mask=grf topomask.mask_grf.max_length=-1", r"mask_grf\.max_length: .*at least 0.*\(got -1\)"),
+    ("topomask.mask=grf topomask.mask_grf.symmetric=3.5", r"mask_grf\.symmetric: .*valid boolean"),
+    ("topomask.mask=toeplitz", r"needs 'grid_shape'; set topomask\.mask_toeplitz\.grid_shape: .*\[8, 8\]"),
+    ("topomask.mask=toeplitz topomask.mask_toeplitz.grid_shape=8", r"mask_toeplitz\.grid_shape: .*Sequence"),
+    ("topomask.mask=heat topomask.mask_heat.time=40", r"mask_heat\.time: .*below 'max_time' \(got 40.0 and 32.0\)"),
+    ("topomask.mask=tree topomask.spanning_tree=deepest", r"spanning_tree: must be one of breadth_first, minimum"),
+    ("topomask.mask=power_series topomask.mask_power_series.coeffs=[-1]", r"first coefficient must be positive"),
+    ("topomask.mask=grf topomask.mask_grf.heads=2", r"topomask\.mask_grf\.heads: unknown key"),
+    ("topomask.mask=[none,hopp]", r"no mask is called 'hopp'; .*Did you mean 'hop'"),
+    ("topomask.mask=[]", r"topomask\.mask: .*at least 1"),
+    ("topomask.mask=hop topomask.mask_heads=[1]", r"mask_heads: must divide the 4 heads .* \(got \[1\] for hop\)"),
+    ("topomask.mask=[none,hop] topomask.mask_heads=[4]", r"mask_heads: must divide the 4 heads"),
+    ("topomask.mask=[none,hop] topomask.mask_heads=[1,1]", r"mask_heads: must divide the 4 heads"),
+    ("topomask.mask=hop topomask.mask_lr=0", r"topomask\.mask_lr: .*greater than 0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [*REFUSED, *((f"gt.layer_type=GINE+Masked {given}", message) for given, message in MASKS)]
+)
 def test_what_is_refused(molecules, settings, message):
     with pytest.raises(ConfigError, match=message):
         check_config(molecules, settings.split())

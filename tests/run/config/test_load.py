@@ -68,10 +68,7 @@ def test_suggestions(tiny, key, suggestion):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            TEXT + "  wieght_decay: 1\n",
-            r"line 6: optim\.wieght_decay: unknown key\. Did you mean 'optim\.weight_decay'",
-        ),
+        (TEXT + "  wieght_decay: 1\n", r"line 6: optim\.wieght_decay: .* Did you mean 'optim\.weight_decay'"),
         (TEXT + "  2: {a: 3}\n1: 2\n", r"line 6: optim\.2: a key must be a name\n.*line 7: 1: a key must be a name"),
         ("dataset: [1, 2\nname: x\n", r"some\.yaml, line 2, column 5: unreadable YAML"),
         (TEXT + "  base_lr: 1\n", r"line 6: optim\.base_lr is given a second time \(first in line 5\)"),
@@ -95,15 +92,15 @@ def test_wrong_files(file, text, message):
     assert max(map(len, str(caught.value).splitlines())) < 600
 
 
-def test_names_of_files_that_cannot_be_read(tmp_path):
+def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
-    bytes_of, missing = str(tmp_path / "bytes.yaml"), str(tmp_path / "none.yaml")
-    for name, message in (
-        (missing, r"none\.yaml'?: cannot be read: No such file"),
-        (bytes_of, "cannot be read: 'utf-8' codec can't decode"),
-    ):
+    messages = {
+        "none": "cannot be read: No such file",
+        "bytes": "cannot be read: 'utf-8' codec can't decode",
+    }
+    for name, message in messages.items():
         with pytest.raises(ConfigError, match=message):
-            load(name)
+            load(str(tmp_path / f"{name}.yaml"))
 
 
 def test_overrides_in_both_spellings(tiny):

@@ -150,19 +150,3 @@ def test_list_prints_names_and_sources(capsys):
     assert all(line in everything for line in lines)
     assert any("GCN " in line and "torch_geometric.nn.conv.gcn_conv.GCNConv" in line for line in lines)
     assert "pyg_topomask.nn.attention.grf.GRFAttention\n" in everything
-    assert main(["list", "convolution"]) == 1
-    assert "Did you mean 'convolutions'?" in capsys.readouterr().err
-
-
-def test_check_takes_files_folders_and_overrides_for_all(tiny_file, capsys):
-    assert main(["check", str(tiny_file.parent), "gt.layers=2"]) == 0
-    assert main(["check", str(tiny_file), "gt.layers=0"]) == 1
-    assert "command line: gt.layers" in capsys.readouterr().out
-    assert main(["check", str(tiny_file), "gt.layers", "2"]) == 1
-    assert "gt.layers is a key, not a file: 'check' takes settings as gt.layers=VALUE" in capsys.readouterr().err
-    assert main(["check", "gt.layers=2"]) == 1
-    assert "needs a config file" in capsys.readouterr().err
-    (tiny_file.parent / "deeper").mkdir()
-    (tiny_file.parent / "deeper" / "bad.yaml").write_text("dataset: 3\n")
-    assert main(["check", str(tiny_file.parent)]) == 1
-    assert "2 configs: 1 ok, 1 with errors, the first in " in capsys.readouterr().out.splitlines()[-1]

@@ -173,10 +173,9 @@ def test_walks_that_will_not_fit_into_memory_are_refused_early(tiny, monkeypatch
     monkeypatch.setattr("pyg_topomask.run.data.loaders._GRAPHS_TOGETHER", 2)
     monkeypatch.setattr("pyg_topomask.run.model.sampling.available_mib", lambda: 1e-3)
     config, done = load(tiny).config, []
+    walks, dataset = build_sampling_transforms(config, 0), load_dataset(config.dataset)
     with pytest.raises(RunError, match=r"not fit into memory: 46 more graphs need .*num_walks"):
-        prepare(
-            config, load_dataset(config.dataset), 0, build_sampling_transforms(config, 0), lambda *to: done.append(to)
-        )
+        prepare(config, dataset, 0, walks, lambda *to: done.append(to))
     assert ("walks, edges and trees", 2) not in done
     given = [Data(x=torch.ones(2**20, dtype=torch.float64))] * 3  # 8 MiB, which are there already
     drawn = [Data(x=given[0].x, walk=torch.ones(size * 2**20, dtype=torch.uint8)) for size in (1, 2, 3)]
@@ -189,9 +188,8 @@ def test_walks_that_will_not_fit_into_memory_are_refused_early(tiny, monkeypatch
 def test_training_graphs_of_an_evaluation_have_the_negatives_of_seed_0():
     link = {"edge_label_index": torch.tensor([[0, 1], [2, 3]]), "edge_label": torch.ones(2).long()}
     graph = Data(x=torch.ones(9, 1), edge_index=torch.tensor([[0, 1], [1, 0]]), **link)
-    dataset = LoadedDataset(
-        [graph] * 3, Task("edge", "binary", 1, hits_at=50), torch.arange(3).split(1), ResampleNegatives
-    )
+    task = Task("edge", "binary", 1, hits_at=50)
+    dataset = LoadedDataset([graph] * 3, task, torch.arange(3).split(1), ResampleNegatives)
     config = {"dataset": {"format": "OGB", "name": "ogbl-collab"}, "seed": 4}
     trained = prepare(load(config).config, dataset, 4, [])
     assert trained.train[0].edge_label.tolist() == [1, 1]  # negatives are drawn when the graph is served

@@ -1,7 +1,5 @@
 """Data sets of users: registered functions, and files of torch.save and of PyG."""
 
-import json
-
 import pytest
 import torch
 from torch_geometric.data import Data, InMemoryDataset
@@ -12,6 +10,7 @@ from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.task import Task, classification
+from tests.hostile import Calls
 
 RUN = ["dataset.split_mode=random", "dataset.num_graphs=4096", "dataset.num_nodes=100", "optim.max_epoch=1"]
 
@@ -25,7 +24,7 @@ def graph(number, y=None, nodes=6):
 GRAPHS = [graph(number) for number in range(24)]
 NODES = graph(0, torch.arange(6) % 3)
 NODES.train_mask = NODES.val_mask = NODES.test_mask = torch.ones(6, dtype=torch.bool)
-EDGES = graph(0)
+MULTILABEL, EDGES = {"task_type": "classification_multilabel"}, graph(0)
 EDGES.edge_label_index, EDGES.edge_label = torch.tensor([[0, 1], [1, 3]]), torch.tensor([1, 0])
 
 
@@ -35,12 +34,7 @@ CASES = [
     (lambda: (GRAPHS[:2], GRAPHS[2:5], GRAPHS[5]), {}, classification("graph", 2), 6),
     (lambda: NODES, {"task": "node"}, classification("node", 3), 1),
     (lambda: [EDGES, EDGES], {"task": "link_pred"}, Task("edge", "binary", 1), 2),
-    (
-        lambda: [graph(0, torch.ones(1, 5))],
-        {"task_type": "classification_multilabel"},
-        Task("graph", "multilabel", 5),
-        1,
-    ),
+    (lambda: [graph(0, torch.ones(1, 5))], MULTILABEL, Task("graph", "multilabel", 5), 1),
 ]
 
 
@@ -127,19 +121,15 @@ def test_run_takes_data(kind, tiny_file, tmp_path, capsys):
 
 
 def test_other_files_are_refused(tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return print, ("executed",)
-
-    for number, (content, message) in enumerate(
-        [
-            ([1, 2], "must hold a Data or a list of them"),
-            ([Evil()], "which is not data and would be executed"),
-            (json, "could not be read"),
-        ]
-    ):
+    evil = Calls(print, "executed")
+    contents = {
+        "must hold a Data or a list": [1, 2],
+        "would be executed": [evil],
+        "could not be read": None,
+    }
+    for number, (message, content) in enumerate(contents.items()):
         path = tmp_path / f"{number}.pt"
-        path.write_text("text") if content is json else torch.save(content, path)
+        path.write_text("text") if content is None else torch.save(content, path)
         with pytest.raises(RunError, match=message):
             load_dataset(DatasetConfig(format="Files", name="a", dir=str(path)))
     with pytest.raises(RunError, match=r"must have one file \*.pt.*got 0.pt, 1.pt, 2.pt"):
