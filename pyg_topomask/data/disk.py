@@ -28,8 +28,8 @@ HEADER = "graph.json"
 _FORMAT = 1
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.int64, torch.int32, torch.int16, torch.int8,
            torch.uint8, torch.bool, torch.float64, torch.float32, torch.float16, torch.bfloat16)}  # fmt: skip
-ROWS_TOGETHER = 2**20
-"""Rows whose edges `save_edges` sorts in memory at a time: at 64 edges a row, 2 GB."""
+ROWS_TOGETHER, _KEYS_TOGETHER = 2**20, 2**25
+"""Rows, and edges in about these numbers, that `save_edges` sorts at a time."""
 
 
 class DiskGraph(FeatureStore, GraphStore):
@@ -160,11 +160,13 @@ def save_edges(
         with (temporary / "indptr.bin").open("wb") as begins, (temporary / "index.bin").open("wb") as index:
             begins.write(np.zeros(1, np.int64).tobytes())
             num_edges = 0
-            for first, stop, key in buckets.sorted():
-                row, col = key // num_nodes - first, key % num_nodes
-                begins.write((num_edges + pointers(row, stop - first)[1:]).numpy().tobytes())
-                index.write(_narrow(col, num_nodes).numpy().tobytes())
-                num_edges += key.numel()
+            for first, stop, keys in buckets.sorted():
+                degree = torch.zeros(stop - first, dtype=torch.int64)
+                for key in keys:
+                    degree += (key // num_nodes - first).bincount(minlength=stop - first)
+                    index.write(_narrow(key % num_nodes, num_nodes).numpy().tobytes())
+                begins.write((num_edges + degree.cumsum(0)).numpy().tobytes())
+                num_edges += int(degree.sum())
         index_dtype = "int32" if num_nodes < 2**31 else "int64"
         header = {
             "indptr": {"dtype": "int64", "shape": [num_nodes + 1], "level": "graph"},
@@ -181,15 +183,15 @@ def save_edges(
 def with_arrays(
     folder: str | Path, graph: DiskGraph, arrays: Mapping[str, Tensor | Iterable[Tensor]], level: str = "node"
 ) -> DiskGraph:
-    """A new folder of the same graph with further arrays of the nodes, or edges; it shares the other files, if it can.
+    """A new folder of the same graph with new arrays of the nodes, or edges; it shares the other files, if it can.
 
     Arrays are whole or in consecutive pieces, as in `save_edges`.
     """
     header = _read_header(graph.folder / HEADER)
     with _new_folder(folder) as temporary:
-        for name in header:
+        for name in header.keys() - arrays.keys():
             _link(graph.folder / f"{name}.bin", temporary / f"{name}.bin")
-        header |= {name: _write(temporary, name, value, level) for name, value in arrays.items() if name not in header}
+        header |= {name: _write(temporary, name, value, level) for name, value in arrays.items()}
         _write_header(temporary, header)
     return DiskGraph(folder)
 
@@ -220,11 +222,17 @@ def read_edges(path: str | Path, edges_together: int = 2**22) -> Iterator[Tensor
                 yield torch.from_numpy(np.loadtxt(given, np.int64, usecols=(0, 1), ndmin=2).T.copy())
 
 
+def node_blocks(num_nodes: int, size: int) -> Iterator[Tensor]:
+    """All nodes, ascending, ``size`` at a time. Only one block is in memory, unlike those of a split."""
+    return (torch.arange(first, min(first + size, num_nodes)) for first in range(0, num_nodes, size))
+
+
 class _Buckets:
     """Files of edges as keys ``row · N + column``, each with the edges of consecutive rows."""
 
     def __init__(self, folder: Path, num_nodes: int) -> None:
-        self.folder, self.num_nodes, self.rows = folder, num_nodes, ROWS_TOGETHER
+        self.folder, self.num_nodes = folder, num_nodes
+        self.firsts = range(0, max(1, num_nodes), ROWS_TOGETHER)
 
     def add(self, edges: Tensor) -> None:
         """Append edges ``[2, n]`` to the files of their rows."""
@@ -237,23 +245,30 @@ class _Buckets:
             low, high = (int(bound) for bound in edges.aminmax())
             raise ValueError(f"an edge names node {low if low < 0 else high}; nodes are 0 to {self.num_nodes - 1}")
         key = (edges[0] * self.num_nodes + edges[1]).sort().values
-        stops = torch.searchsorted(key, torch.arange(1, self._count() + 1) * (self.rows * self.num_nodes))
-        for number, part in enumerate(key.tensor_split(stops[:-1])):
+        begins = torch.searchsorted(key, torch.tensor(self.firsts[1:], dtype=torch.int64) * self.num_nodes)
+        for first, part in zip(self.firsts, key.tensor_split(begins)):
             if part.numel():
-                with (self.folder / f"edges-{number}.tmp").open("ab") as file:
+                with (self.folder / f"edges-{first}.tmp").open("ab") as file:
                     file.write(part.numpy().tobytes())
 
-    def _count(self) -> int:
-        return max(1, -(-self.num_nodes // self.rows))
-
-    def sorted(self) -> Iterator[tuple[int, int, Tensor]]:
-        """First row, row after the last, and sorted distinct keys of each file, which is then deleted."""
-        for number in range(self._count()):
-            first, stop = number * self.rows, min((number + 1) * self.rows, self.num_nodes)
-            path = self.folder / f"edges-{number}.tmp"
-            key = torch.from_numpy(np.fromfile(path, np.int64)) if path.exists() else torch.zeros(0, dtype=torch.int64)
+    def sorted(self) -> Iterator[tuple[int, int, Iterator[Tensor]]]:
+        """First row, row after the last, and ascending pieces of distinct keys of each file, which is then deleted."""
+        for first in self.firsts:
+            path = self.folder / f"edges-{first}.tmp"
+            yield first, min(first + self.firsts.step, self.num_nodes), _ascending(path)
             path.unlink(missing_ok=True)
-            yield first, stop, key.unique()
+
+
+def _ascending(path: Path) -> Iterator[Tensor]:
+    """Distinct keys of a file in ascending pieces; hubs may give a file many more keys than others."""
+    if not path.exists():
+        return
+    keys = np.memmap(path, np.int64, "r")
+    sample = np.sort(keys[:: max(1, keys.size // 10_000)])[:: max(1, 10_000 * _KEYS_TOGETHER // keys.size)]
+    bounds = [-1, *sample[1:], np.iinfo(np.int64).max]
+    for low, high in itertools.pairwise(bounds):
+        blocks = (keys[begin : begin + _KEYS_TOGETHER] for begin in range(0, keys.size, _KEYS_TOGETHER))
+        yield torch.from_numpy(np.unique(np.concatenate([block[(block >= low) & (block < high)] for block in blocks])))
 
 
 def pointers(row: Tensor, num_rows: int) -> Tensor:

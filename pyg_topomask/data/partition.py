@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.data.disk import node_blocks
 from pyg_topomask.data.source import GraphSource
 
 METHODS = ("auto", "metis", "stream")
@@ -58,7 +59,7 @@ def _streamed(source: GraphSource, num_parts: int, passes: int) -> Tensor:
     part = torch.full((source.num_nodes,), -1)
     size = torch.zeros(num_parts)
     for _ in range(passes):
-        for nodes in torch.arange(source.num_nodes).split(together):
+        for nodes in node_blocks(source.num_nodes, together):
             old = part[nodes]
             size -= torch.bincount(old[old >= 0], minlength=num_parts)
             row, place = source.edges_from(nodes)

@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore
+from torch_geometric.data.graph_store import EdgeLayout
+from torch_geometric.utils.sparse import ptr2index
 
 from pyg_topomask.data.disk import DiskGraph, pointers
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
@@ -54,7 +56,7 @@ class GraphSource:
         indptr, index: The neighbours of node ``i`` over its edges ``i → j`` are ``index[indptr[i] : indptr[i + 1]]``.
 
     Raises:
-        TypeError: If ``graph`` is something else, or has several types of edges.
+        TypeError: If ``graph`` is something else, has several types of edges, or is a store of unknown size.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -65,17 +67,17 @@ class GraphSource:
         if len(pair) != 2 or not isinstance(pair[0], FeatureStore) or not isinstance(pair[1], GraphStore):
             raise TypeError(f"a graph must be a Data, a DiskGraph, or (feature store, graph store) (got {type(graph)})")
         self.graph, self.features = graph, pair[0]
-        if len(pair[1].get_all_edge_attrs()) != 1:
-            raise TypeError(f"the graph must have one type of edges (got {len(pair[1].get_all_edge_attrs())})")
-        if isinstance(graph, Data) and "edge_index" in graph:  # PyG would leave the order of a row to its sort
-            (row, col), size = graph.edge_index, int(graph.num_nodes or 0)
-            self._order = (row * size + col).argsort(stable=True)
-            self.indptr, self.index = pointers(row, size), col[self._order]
-            return
-        rows: Any = pair[1].csr()
-        if isinstance(rows[0], dict):  # by the type of the edges
-            rows = (next(iter(part.values()), None) for part in rows)
-        self.indptr, self.index, self._order = rows
+        edges = pair[1].get_all_edge_attrs()
+        if len(edges) != 1 or (edges[0].size is None and not isinstance(graph, Data)):
+            raise TypeError(f"the graph must have one type of edges, and a store must know its size (got {edges})")
+        row, col = self.indptr, self.index = pair[1].get_edge_index(edges[0])
+        self._order = None
+        if edges[0].layout != EdgeLayout.CSR:  # PyG would leave the order of a row to its sort
+            col = ptr2index(col) if edges[0].layout == EdgeLayout.CSC else col
+            size = int(graph.num_nodes or 0) if isinstance(graph, Data) else edges[0].size[0]
+            order = (row * size + col).argsort(stable=True)
+            self.indptr, self.index = pointers(row, size), col[order]
+            self._order = order if isinstance(graph, Data) else None
 
     def __reduce__(self) -> Any:
         # Mapped arrays can't be sent to another process: it opens the folder or the stores itself.
@@ -106,14 +108,15 @@ class GraphSource:
         Returns:
             ``(edge_index [2, e], place [e])``: positions in ``nodes`` of both ends, and the place in `index`.
         """
-        row, place = self.edges_from(nodes)
-        key, found = nodes, self.index[place].long()
-        if group is not None:
-            key, found = key + group * self.num_nodes, found + group[row] * self.num_nodes
-        key, position = key.sort()
-        at = torch.searchsorted(key, found).clamp_(max=max(0, key.numel() - 1))
-        keep = key[at] == found
-        return torch.stack([row[keep], position[at[keep]]]), place[keep]
+        if group is None:
+            row, place = self.edges_from(nodes)
+            return _ends(nodes, row, self.index[place].long(), place)
+        distinct, nodes = nodes.unique(return_inverse=True)  # a hub may be in every group: its row is read once
+        (row, found), place = self.edges_among(distinct)
+        size = distinct.numel()
+        begin = pointers(row, size)
+        row, edge = ragged_ranges(begin[nodes], begin.diff()[nodes])
+        return _ends(nodes + group * size, row, found[edge] + group[row] * size, place[edge])
 
     def node_attributes(self, nodes: Tensor) -> dict[str, Tensor]:
         """The rows of all node attributes for nodes ``[n]``."""
@@ -152,3 +155,11 @@ class GraphSource:
         found = copy.copy(self)
         found.graph, found.features = (graph, graph.disk) if "disk" in graph else graph, graph
         return found
+
+
+def _ends(nodes: Tensor, row: Tensor, found: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of the edges from positions ``row`` to nodes ``found`` that end in ``nodes``, as `edges_among` has them."""
+    nodes, position = nodes.sort()
+    at = torch.searchsorted(nodes, found).clamp_(max=max(0, nodes.numel() - 1))
+    keep = nodes[at] == found
+    return torch.stack([row[keep], position[at[keep]]]), place[keep]

@@ -22,7 +22,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.cache import building
 from pyg_topomask.data import DiskGraph, GraphSource, save_edges, save_graph
-from pyg_topomask.data.disk import with_arrays
+from pyg_topomask.data.disk import node_blocks, with_arrays
 from pyg_topomask.loader import SHARD, SHARDS
 from pyg_topomask.ops.csr import CSR, drop_zeros, edges_of_relation, relation_of, root_strengths, to_csr
 from pyg_topomask.ops.hashing import finish_graphs, hash_edges
@@ -69,18 +69,18 @@ def prepare(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks, settin
             graph = save_graph(temporary / "edges", data)
         elif relation:
             graph = _of_relation(temporary, graph, relation)
-        sums, roots = zip(*map(_summed, _blocks(graph)))
-        seed = finish_graphs(sum(sums), torch.tensor([graph.num_nodes]), walks.seed or 0, 0)
-        factors = _factors(graph, torch.cat(roots), walks)
+        total, root = torch.zeros(1, dtype=torch.int64), torch.empty(graph.num_nodes, dtype=torch.float64)
+        for first, num_nodes, csr in _blocks(graph):
+            total += hash_edges(csr.row + first, csr.col, num_nodes).sum(0)
+            root[first : first + csr.num_nodes] = root_strengths(csr)
+        seed = finish_graphs(total, torch.tensor([graph.num_nodes]), walks.seed or 0, 0)
+        factors = _factors(graph, root, walks)
         with_arrays(temporary / "graph", graph, {"factor": factors}, "edge")
-        content = {"settings": settings, "walks": _arguments(walks), "seed": int(seed)}
+        arguments = {key: value for key, value in vars(walks).items() if not key.startswith("_")}
+        content = {"settings": settings, "walks": arguments, "seed": int(seed)}
         (temporary / SHARDS).write_text(json.dumps(content))
         for name in ("edges", "unweighted"):
             shutil.rmtree(temporary / name, ignore_errors=True)
-
-
-def _arguments(walks: AddRandomWalks) -> dict[str, Any]:
-    return {key: value for key, value in vars(walks).items() if not key.startswith("_")}
 
 
 def _of_relation(folder: Path, graph: DiskGraph, relation: tuple[int, ...]) -> DiskGraph:
@@ -94,7 +94,7 @@ def _of_relation(folder: Path, graph: DiskGraph, relation: tuple[int, ...]) -> D
 def _blocks(graph: DiskGraph, relation: tuple[int, ...] = ()) -> Iterator[tuple[int, int, CSR]]:
     """The first node, the number of all nodes, and the edges of consecutive rows, counted from the first."""
     source = GraphSource(graph)
-    for nodes in torch.arange(graph.num_nodes).split(_ROWS_TOGETHER):
+    for nodes in node_blocks(graph.num_nodes, _ROWS_TOGETHER):
         row, place = source.edges_from(nodes)
         if relation:
             kept = edges_of_relation(graph.arrays["edge_type"][place], relation, place.numel())
@@ -107,12 +107,6 @@ def _blocks(graph: DiskGraph, relation: tuple[int, ...] = ()) -> Iterator[tuple[
         if bool(((csr.col.diff() <= 0) & (row.diff() == 0)).any()) or bool((csr.weight == 0).any()):
             raise ValueError(f"{graph.folder} has equal edges, or edges of weight 0; save_edges() keeps each edge once")
         yield int(nodes[0]), graph.num_nodes, csr
-
-
-def _summed(block: tuple[int, int, CSR]) -> tuple[Tensor, Tensor]:
-    """The hash of the edges of some rows, ``[1]``, and the roots of the rows' strengths."""
-    first, num_nodes, csr = block
-    return hash_edges(csr.row + first, csr.col, num_nodes).sum(0, keepdim=True), root_strengths(csr)
 
 
 def _factors(graph: DiskGraph, root: Tensor, walks: AddRandomWalks) -> Iterator[Tensor]:

@@ -7,13 +7,16 @@ import multiprocessing
 import os
 import platform
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import cycle, islice
+from contextlib import suppress
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -66,6 +69,35 @@ def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
         pool.close()  # let it exit normally: KeOps writes its cache on exit, and killing it would damage the cache
         pool.join()
     return result
+
+
+class Watch:
+    """What a process and those that it starts use, as seen from a thread (Linux only).
+
+    Attributes:
+        memory: Largest MiB of own (``"own"``) and of mapped pages (``"mapped"``) of this process, 20 times a second.
+        seconds: Processor seconds of each process that it started, directly or not, by its number, twice a second.
+    """
+
+    def __init__(self) -> None:
+        self.memory, self.seconds = {"own": 0.0, "mapped": 0.0}, dict[int, float]()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        process = psutil.Process()
+        for number in count():
+            now = process.memory_info()
+            for name, size in (("own", now.rss - now.shared), ("mapped", now.shared)):
+                self.memory[name] = max(self.memory[name], size / 2**20)
+            for child in process.children(recursive=True) if number % 10 == 0 else ():
+                with suppress(psutil.Error):  # it has ended
+                    times = child.cpu_times()
+                    self.seconds[child.pid] = times.user + times.system
+            time.sleep(0.05)
+
+    def others(self) -> float:
+        """Processor seconds of the other processes until now."""
+        return sum(self.seconds.copy().values())
 
 
 def keep_memory() -> None:

@@ -11,8 +11,9 @@ a tenth of the nodes in training, at most 100,000, and a tenth of that in each o
 two parts, so that it makes the steps of two processes. ``walks`` trains on ``few``. Each run is a command of
 ``torchrun``, or two on this machine that find each other (``--groups 2``). In each process, ``cut`` is the time of
 cutting training parts, ``walks`` that of drawing their walks, ``train`` the rest of training, ``evaluate`` validation
-and test. Memory is the largest of 20 samples a second: ``private`` pages, and pages of ``files``, which processes share
-(Linux only). ``--batches`` limits the batches of each loader in each process.
+and test. With workers, these cut and draw, and ``workers`` is their processor time in training. Memory is the largest
+of 20 samples a second: ``own`` pages, and ``mapped`` ones of files, which processes share (Linux only). ``--batches``
+limits the batches of each loader in each process.
 
 Run: python scripts/bench/large_graph.py [--quick] [--nodes 1000000] [--samplers cluster …] [--processes 1 2]
 """
@@ -21,10 +22,10 @@ import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -32,12 +33,12 @@ from unittest.mock import patch
 
 import lightning.pytorch as pl
 import torch
-from _measure import bench_parser, described, in_fresh_process, machine, markdown, save_json
+from _measure import Watch, bench_parser, described, in_fresh_process, machine, markdown, save_json
 from disk_graph import COMMUNITY, FEATURES, edges
 from torch import Tensor
 
 from pyg_topomask.data import DiskGraph, GraphSource, save_edges
-from pyg_topomask.data.disk import with_arrays
+from pyg_topomask.data.disk import node_blocks, with_arrays
 from pyg_topomask.data.graph_parts import GraphParts
 from pyg_topomask.run import cli, seed_run
 from pyg_topomask.run.commands.partition import write
@@ -51,21 +52,12 @@ METRICS = ("train_loss", "val_accuracy", "test_accuracy")
 
 
 class Phases(pl.Callback):
-    """Wall and processor seconds of each phase, of which one may interrupt another, and the largest memory."""
+    """Seconds of each phase, of which one may interrupt another: wall, processor, and processor of loader workers."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, list[float]] = {name: [0.0, 0.0] for name in PHASES}
-        self.open, self._since = ["rest"], (time.perf_counter(), 0.0)
-        self.memory = {"RssAnon": 0, "RssFile": 0}
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while True:
-            for line in Path("/proc/self/status").read_text().splitlines():
-                name, _, size = line.partition(":")
-                if name in self.memory:
-                    self.memory[name] = max(self.memory[name], int(size.split()[0]) // 1024)
-            time.sleep(0.05)
+        self.watch, self.open = Watch(), ["rest"]
+        self.rows: dict[str, list[float]] = {name: [0.0, 0.0, 0.0] for name in PHASES}
+        self._since = (time.perf_counter(), 0.0, 0.0)
 
     def begin(self, name: str) -> None:
         """Start a phase within the current one."""
@@ -79,7 +71,7 @@ class Phases(pl.Callback):
 
     def record(self) -> None:
         """Add what the current phase has used since the last change."""
-        now, row = (time.perf_counter(), time.process_time()), self.rows[self.open[-1]]
+        now, row = (time.perf_counter(), time.process_time(), self.watch.others()), self.rows[self.open[-1]]
         row[:] = [spent + end - begin for spent, begin, end in zip(row, self._since, now)]
         self._since = now
 
@@ -113,7 +105,7 @@ class Phases(pl.Callback):
 def features(num_nodes: int) -> Iterator[Tensor]:
     """Noise; the second column shows the sign of the node's community."""
     draw = torch.Generator().manual_seed(1)
-    for nodes in torch.arange(num_nodes).split(BLOCK):
+    for nodes in node_blocks(num_nodes, BLOCK):
         x = torch.randn(nodes.numel(), FEATURES, generator=draw)
         x[:, 1] += FAINT * (2 * signs(num_nodes)[nodes // COMMUNITY] - 1)
         yield x
@@ -130,7 +122,7 @@ def labels(graph: DiskGraph) -> Tensor:
     total = torch.zeros_like(values)
     for _ in range(3):
         means = []
-        for nodes in torch.arange(graph.num_nodes).split(BLOCK):
+        for nodes in node_blocks(graph.num_nodes, BLOCK):
             row, place = source.edges_from(nodes)
             sums = torch.zeros(nodes.numel()).index_add_(0, row, values[source.index[place].long()])
             means.append(sums / row.bincount(minlength=nodes.numel()).clamp(min=1))
@@ -156,7 +148,7 @@ def make(folder: Path, num_nodes: int) -> None:
         with_arrays(folder / name, DiskGraph(folder / "clusters"), masks)
 
 
-def config(folder: Path, sampler: str, processes: int, options: Any) -> dict[str, Any]:
+def config(folder: Path, sampler: str, processes: int, workers: int) -> dict[str, Any]:
     """Two layers of width 32 with four heads and four walks; the same steps in one and in two processes."""
     data = folder / ("few" if sampler == "walks" else "all")
     nodes = DiskGraph(data).num_nodes
@@ -173,7 +165,7 @@ def config(folder: Path, sampler: str, processes: int, options: Any) -> dict[str
             "batch_accumulation": 2 // processes if sampler != "walks" else 1,
         },
         "topomask": {"num_walks": 4, "max_length": 3},
-        "num_workers": options.workers,
+        "num_workers": workers,
         "accelerator": "cpu",
     }  # fmt: skip
 
@@ -199,15 +191,15 @@ def measure(out: Path, limit: int | None) -> None:
             raise SystemExit("the run failed")
     phases.record()
     result = json.loads((out / "bench" / "0" / "result.json").read_text())["metrics"]
-    row = {"phases": phases.rows, "memory": phases.memory, "metrics": {name: result[name] for name in METRICS}}
+    row = {"phases": phases.rows, "memory": phases.watch.memory, "metrics": {name: result[name] for name in METRICS}}
     (out / f"process-{rank()}.json").write_text(json.dumps(row))
 
 
-def launch(folder: Path, sampler: str, processes: int, options: Any) -> list[dict[str, Any]]:
+def launch(folder: Path, sampler: str, processes: int, workers: int, options: Any) -> list[dict[str, Any]]:
     """The measurements of each process of a run."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         out = Path(temporary)
-        (out / "bench.yaml").write_text(json.dumps(config(folder, sampler, processes, options)))  # JSON is YAML
+        (out / "bench.yaml").write_text(json.dumps(config(folder, sampler, processes, workers)))  # JSON is YAML
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes // options.groups}"]
         command += [f"--nnodes={options.groups}", "--rdzv-backend=c10d", "--rdzv-id=bench"]
         command += [f"--rdzv-endpoint=localhost:{29400 if options.groups > 1 else 0}", __file__, "--within", str(out)]
@@ -225,10 +217,11 @@ def table(report: dict[str, Any]) -> Iterator[str]:
     cells = []
     for run, rows in report["runs"].items():
         times = (max(row["phases"][name] for row in rows) for name in PHASES[:-1])
-        memory = (f"{max(row['memory'][name] for row in rows):,}" for name in ("RssAnon", "RssFile"))
+        workers = f"{max(row['phases']['train'][2] for row in rows):,.1f}"
+        memory = (f"{max(row['memory'][name] for row in rows):,.0f}" for name in ("own", "mapped"))
         metrics = (f"{rows[0]['metrics'][name]:.4f}" for name in METRICS)
-        cells.append([run, *(f"{wall:,.1f} ({cpu:,.1f})" for wall, cpu in times), *memory, *metrics])
-    head = (f"{title}:" for title in (*PHASES[:-1], "private MiB", "files MiB", *METRICS))
+        cells.append([run, *(f"{wall:,.1f} ({cpu:,.1f})" for wall, cpu, _ in times), workers, *memory, *metrics])
+    head = (f"{title}:" for title in (*PHASES[:-1], "workers", "own MiB", "mapped MiB", *METRICS))
     yield from markdown(" | ".join(["run", *head]), cells)
 
 
@@ -239,7 +232,7 @@ def main() -> int:
     parser.add_argument("--samplers", nargs="*", default=["cluster", "random_partition", "walks"])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--groups", type=int, default=1, help="commands of torchrun that share the processes")
-    parser.add_argument("--workers", type=int, default=0, help="workers of each loader")
+    parser.add_argument("--workers", type=int, nargs="+", default=[0], help="workers of each loader")
     parser.add_argument("--batches", type=int)
     parser.add_argument("--folder", type=Path, help="where the graph is, or is made (default: a temporary folder)")
     parser.add_argument("--within", type=Path, help="used by the script itself")
@@ -254,11 +247,10 @@ def main() -> int:
             in_fresh_process(make, folder, 20_000 if options.quick else options.nodes)
         graph = DiskGraph(folder / "few")
         report: dict[str, Any] = {"machine": machine(), "nodes": graph.num_nodes, "edges": graph.num_edges, "runs": {}}
-        for sampler in options.samplers:
-            for processes in options.processes:
-                name = f"{sampler}, {processes} processes, {options.workers} workers each"
-                report["runs"][name] = launch(folder, sampler, processes, options)
-                save_json(options.out / "large_graph.json", report)
+        for sampler, processes, workers in product(options.samplers, options.processes, options.workers):
+            name = f"{sampler}, {processes} processes, {workers} workers each"
+            report["runs"][name] = launch(folder, sampler, processes, workers, options)
+            save_json(options.out / "large_graph.json", report)
     print("\n".join(table(report)))
     return 0
 

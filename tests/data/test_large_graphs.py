@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch_geometric.data import Data
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
+from torch_geometric.utils import to_undirected
 
 from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges, save_graph
+from pyg_topomask.data.disk import pointers, with_arrays
 from pyg_topomask.data.partition import _best_parts, _within_capacity
 from pyg_topomask.data.source import mapped
-from pyg_topomask.loader import RandomPartitionLoader
+from pyg_topomask.loader import RandomPartitionLoader, WalkNeighborLoader
+from pyg_topomask.transforms import AddRandomWalks
 
 NODES = 60
 
@@ -69,6 +72,28 @@ def test_a_part_equals_pygs_subgraph(kind, nodes, tmp_path):
         assert part.name == "a graph"
 
 
+@pytest.mark.parametrize("layout", ["coo", "csc"])
+def test_stores_and_folders_give_the_same_batches(layout, tmp_path):
+    """Also where the store holds its edges in another order."""
+    data, walks = graph_of(), AddRandomWalks(num_walks=4, seed=0)
+    data.edge_attr = None
+    row, col = data.edge_index[:, data.edge_index[1].argsort(stable=True)]
+    stores, size = stores_of(data), (NODES, NODES)
+    if layout == "csc":
+        stores[1].store.clear()
+        stores[1].put_edge_index((row, pointers(col, NODES)), edge_type=None, layout="csc", size=size)
+    disk = save_graph(tmp_path / "g", data)
+    for make in (
+        lambda graph: WalkNeighborLoader(graph, torch.arange(NODES), 16, 8, max_nodes=9, transform=walks),
+        lambda graph: RandomPartitionLoader(graph, 3, transform=walks),
+    ):
+        for found, want in zip(make(stores), make(disk), strict=True):
+            found, want = found.to_dict(), want.to_dict()
+            assert found.keys() == want.keys()
+            for key, value in want.items():
+                assert torch.equal(found[key], value) if torch.is_tensor(value) else found[key] == value, key
+
+
 def test_drawn_neighbors_depend_on_the_seed():
     source = GraphSource(graph_of())
     drawn = [source.draw_neighbors(torch.arange(NODES), 1, seed).tolist() for seed in (0, 1, 0)]
@@ -104,12 +129,36 @@ def test_streamed_edges_equal_those_of_the_whole(suffix, undirected, tmp_path):
     assert torch.equal(found.x, data.x)
 
 
-def test_edges_of_many_buckets_are_sorted(tmp_path, monkeypatch):
-    monkeypatch.setattr("pyg_topomask.data.disk.ROWS_TOGETHER", 8)
+@pytest.mark.parametrize(("rows", "keys"), [(8, 2**20), (NODES, 7), (8, 3)])
+def test_edges_of_many_files_are_sorted(rows, keys, tmp_path, monkeypatch):
+    """Also where a file has too many edges to be sorted at once."""
+    monkeypatch.setattr("pyg_topomask.data.disk.ROWS_TOGETHER", rows)
+    monkeypatch.setattr("pyg_topomask.data.disk._KEYS_TOGETHER", keys)
     data = graph_of()
+    data.edge_index[0, :60] = 5  # a hub
     graph = save_edges(tmp_path / "g", data.edge_index.int().split(50, 1), NODES)
     assert torch.equal(GraphSource(graph).subgraph(torch.arange(NODES)).edge_index, data.edge_index.unique(dim=1))
     assert {path.suffix for path in graph.folder.iterdir()} == {".bin", ".json"}
+
+
+def test_the_row_of_a_hub_is_read_once_for_all_groups(monkeypatch):
+    data, read = Data(edge_index=to_undirected(torch.stack([torch.zeros(50).long(), torch.arange(1, 51)]))), []
+    data.num_nodes = 51
+    source, edges_from = GraphSource(data), GraphSource.edges_from
+    monkeypatch.setattr(GraphSource, "edges_from", lambda self, nodes: read.append(nodes) or edges_from(self, nodes))
+    nodes = torch.tensor([0, 1, 7, 0, 7, 8, 0])
+    edge_index, place = source.edges_among(nodes, torch.tensor([0, 0, 0, 1, 1, 1, 2]))
+    assert sorted(edge_index.T.tolist()) == [[0, 1], [0, 2], [1, 0], [2, 0], [3, 4], [3, 5], [4, 3], [5, 3]]
+    assert torch.equal(source.index[place], nodes[edge_index[1]])
+    assert torch.cat(read).tolist() == [0, 1, 7, 8]
+
+
+def test_new_arrays_replace_those_of_their_name_in_the_new_folder_alone(tmp_path):
+    one = save_graph(tmp_path / "one", graph_of())
+    two = with_arrays(tmp_path / "two", one, {"x": torch.ones(NODES, 1), "part": torch.zeros(NODES)})
+    assert torch.equal(two.arrays["x"], torch.ones(NODES, 1))
+    assert torch.equal(one.arrays["x"], graph_of().x)
+    assert torch.equal(two.arrays["index"], one.arrays["index"])
 
 
 def test_a_copy_is_the_name_of_the_folder_and_nothing_can_be_written(tmp_path):
