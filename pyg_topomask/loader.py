@@ -77,7 +77,7 @@ class RandomPartitionLoader(_PartLoader):
 
     Raises:
         TypeError: If ``num_parts`` is not an integer.
-        ValueError: If ``num_parts`` is not between 1 and the number of nodes, or of clusters.
+        ValueError: If ``num_parts`` is not between 1 and the number of nodes, or of clusters, or a node has no cluster.
     """
 
     def __init__(
@@ -95,6 +95,8 @@ class RandomPartitionLoader(_PartLoader):
         num_parts, nodes_of = check_integer("num_parts", num_parts, 1), None if clusters is None else split(clusters)
         parts = GraphParts(data, num_parts, seed, _with_own_epoch(transform), nodes_of)
         what, number = ("nodes", parts.source.num_nodes) if nodes_of is None else ("clusters", len(nodes_of))
+        if clusters is not None and len(clusters) != parts.source.num_nodes:
+            raise ValueError(f"'clusters' must have {parts.source.num_nodes} numbers (got {len(clusters)})")
         if num_parts > number:
             raise ValueError(f"'num_parts' must not exceed the number of {what} (got {num_parts} and {number})")
         super().__init__(parts, shuffle, rank, num_processes, kwargs)

@@ -229,8 +229,8 @@ def test_walks_and_epochs_of_neighborhoods_and_refusals():
     assert torch.equal(batch.batch[batch.walk_index[0].long()], batch.batch[batch.walk_index[1].long()])
     with pytest.raises(ValueError, match="must be nodes 0 to 399"):
         WalkNeighborLoader(data, torch.tensor([400]))
-    for targets in (torch.ones(399, dtype=torch.bool), torch.ones(400)):
-        with pytest.raises(ValueError, match="integers, or a mask of the 400 nodes"):
+    for targets in (torch.ones(399, dtype=torch.bool), torch.ones(400), torch.ones(2, 4, dtype=torch.int64)):
+        with pytest.raises(ValueError, match=r"integers \[T\], or a mask of the 400 nodes"):
             WalkNeighborLoader(data, targets)
     with pytest.raises(ValueError, match="max_nodes"):
         WalkNeighborLoader(data, torch.tensor([4]), max_nodes=0)
@@ -250,6 +250,8 @@ def test_clusters_stay_together_and_keep_the_edges_between_those_of_a_part():
             assert part.num_edges == data.subgraph(nodes).num_edges
     with pytest.raises(ValueError, match="number of clusters"):
         RandomPartitionLoader(data, 9, clusters=clusters)
+    with pytest.raises(ValueError, match=r"must have 400 numbers \(got 50\)"):
+        RandomPartitionLoader(data, 1, clusters=clusters[:50])
 
 
 class OwnRules(Data):

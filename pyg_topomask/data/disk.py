@@ -211,6 +211,8 @@ def read_edges(path: str | Path, edges_together: int = 2**22) -> Iterator[Tensor
     path = Path(path).expanduser()
     if path.suffix == ".npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.ndim != 2 or not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(f"{path} must have integers [2, E] or [E, 2] (got {array.dtype} {list(array.shape)})")
         array = array if array.shape[0] == 2 and array.shape[1] != 2 else array.T
         for begin in range(0, array.shape[1], edges_together):
             yield torch.from_numpy(np.array(array[:, begin : begin + edges_together], np.int64))

@@ -132,9 +132,10 @@ class WalkNeighborhoods(TargetParts):
         transform: BaseTransform | None = None,
     ) -> None:
         super().__init__(graph, targets, check_integer("batch_size", batch_size, 1), seed, transform)
-        if targets.is_floating_point() or (targets.dtype == torch.bool and len(targets) != self.source.num_nodes):
+        wrong_mask = targets.dtype == torch.bool and len(targets) != self.source.num_nodes
+        if targets.dim() != 1 or targets.is_floating_point() or wrong_mask:
             raise ValueError(
-                f"'targets' must be integers, or a mask of the {self.source.num_nodes} nodes (got {targets.dtype} "
+                f"'targets' must be integers [T], or a mask of the {self.source.num_nodes} nodes (got {targets.dtype} "
                 f"{list(targets.shape)})"
             )
         self.targets = targets.nonzero().view(-1) if targets.dtype == torch.bool else targets.long()

@@ -4,6 +4,7 @@ import json
 import pickle
 from multiprocessing.reduction import ForkingPickler
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -114,8 +115,6 @@ def test_edges_among_groups_stay_within_their_group():
 @pytest.mark.parametrize("suffix", ["npy", "csv", "txt"])
 @pytest.mark.parametrize("undirected", [False, True])
 def test_streamed_edges_equal_those_of_the_whole(suffix, undirected, tmp_path):
-    import numpy as np
-
     data, path = graph_of(), tmp_path / f"edges.{suffix}"
     if suffix == "npy":
         np.save(path, data.edge_index.numpy())
@@ -127,6 +126,13 @@ def test_streamed_edges_equal_those_of_the_whole(suffix, undirected, tmp_path):
     found = GraphSource(graph).subgraph(torch.arange(NODES))
     assert torch.equal(found.edge_index, edges.unique(dim=1))
     assert torch.equal(found.x, data.x)
+
+
+@pytest.mark.parametrize("array", [[[0.0, 1.5], [1.0, 2.0], [2.0, 0.0]], [0, 1]])
+def test_files_that_are_no_edges_are_refused(array, tmp_path):
+    np.save(tmp_path / "e.npy", array)
+    with pytest.raises(ValueError, match="must have integers"):
+        next(read_edges(tmp_path / "e.npy"))
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(8, 2**20), (NODES, 7), (8, 3)])
