@@ -12,11 +12,7 @@ Zhu et al., *On Structural Expressive Power of Graph Transformers*, KDD 2023):
 ``u`` to ``v``, and :math:`(0, [u=v], 0)` otherwise. So encodings decide what such a model can distinguish, and this
 module shows before any training which encodings help. Node and edge features count as encodings.
 
-Attention that reads the graph through a mask, as in GKAT and GRF, may distinguish more graphs. The test covers it if
-the mask's entries are part of :math:`f_R` (argument ``mask``). If the test distinguishes two graphs, some model may,
-but not every model does. For example, attention that is normalised by row sums under an exact power series of the
-adjacency distinguishes no more than the test without the mask, because colour refinement determines the row sums of
-every power.
+Attention that reads the graph through a mask, as in GKAT and GRF, may distinguish more graphs.
 
 Colours are integers from one table for all compared graphs, without hashing. All non-edges have the same relation, so
 they contribute only the histogram of all colours, which is compared directly. A round sorts the edges from nodes whose
@@ -33,7 +29,6 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.expressivity.encodings import Transform, encode, laplacian_invariants
 from pyg_topomask.expressivity.isomorphism import isomorphic_pairs
-from pyg_topomask.expressivity.mask_entries import Mask
 from pyg_topomask.expressivity.refinement import TOLERANCE, classes_of, members_of
 
 __all__ = ["TOLERANCE", "PairReport", "distinguishes", "laplacian_invariants", "pairs"]
@@ -46,12 +41,10 @@ def distinguishes(
     rounds: int | None = None,
     *,
     tolerance: float = TOLERANCE,
-    mask: Mask | None = None,
 ) -> bool:
     r"""Whether the S-SEG-WL test distinguishes two graphs.
 
-    If it does not, no GraphGPS model whose attention reads only node features can. With ``mask``, this also holds for
-    attention that reads the graph through that mask.
+    If it does not, no GraphGPS model whose attention reads only node features can.
 
     Node encodings are ``x`` and every attribute with one row per node that the transform adds or changes. Edge
     encodings are ``edge_attr`` and every attribute with one row per edge that the transform adds or changes. Other
@@ -73,21 +66,14 @@ def distinguishes(
         rounds: Number of refinement rounds, an upper bound for models of as many layers. If :obj:`None`, refine until
             no colour splits.
         tolerance: Largest difference of numbers that count as equal. It is relative for numbers above 1.
-        mask: Function from a graph with the transform's attributes to its mask, such as a mask module. The mask is an
-            operator or a matrix ``[N, N]`` or ``[H, N, N]``, and row i holds the weights that node i gives. The entry
-            :math:`M_{vu}` becomes part of :math:`f_R(v, u)`, for edges and non-edges. Attributes that the mask reads,
-            such as trees, grid shapes and positions, are stored on the graphs, and then count as part of them, or added
-            by the transform. Masks of sampled walks are random and refused; give their expectation. A mask takes
-            :math:`O(N^2)` memory.
 
     Raises:
         TypeError: If an input is not a single homogeneous graph, or ``rounds`` is not an integer.
-        ValueError: If an encoding or the mask depends on the numbering of nodes or on chance, holds NaN or infinity, is
-            missing on one graph, or differs in width; the message names it. Also if ``rounds`` or ``tolerance`` is out
-            of range.
+        ValueError: If an encoding depends on the numbering of nodes or on chance, holds NaN or infinity, is missing on
+            one graph, or differs in width; the message names it. Also if ``rounds`` or ``tolerance`` is out of range.
     """
     _check_settings(rounds, tolerance)
-    graphs = encode([data1, data2], transform, tolerance, mask)
+    graphs = encode([data1, data2], transform, tolerance)
     first, second = classes_of(graphs, rounds, tolerance)
     return first != second
 
@@ -101,7 +87,7 @@ class PairReport:
     Attributes:
         num_graphs: Number of graphs.
         apart_without: Pairs distinguished by the data's own node and edge features.
-        apart_with: Pairs distinguished by these, the transform's encodings and the mask's entries.
+        apart_with: Pairs distinguished by these and the transform's encodings.
         isomorphic: Pairs that are isomorphic including their features, which no model should distinguish.
         undecided: Pairs that are not distinguished and too large or too regular for the exact test.
         classes_without: Classes of two or more graphs that are not distinguished without encodings, by their numbers.
@@ -134,9 +120,8 @@ def pairs(
     *,
     tolerance: float = TOLERANCE,
     max_nodes: int = 100,
-    mask: Mask | None = None,
 ) -> PairReport:
-    """Count the pairs of a data set's graphs that are distinguished, without and with encodings and a mask.
+    """Count the pairs of a data set's graphs that are distinguished, without and with encodings.
 
     All graphs are refined together, so the work grows with the size of the data set and not with the number of pairs.
     Results are those of :func:`distinguishes` with one exception: numbers are grouped into colours over all graphs that
@@ -147,7 +132,7 @@ def pairs(
 
     Args:
         dataset: Graphs, as for :func:`distinguishes`.
-        transform, rounds, tolerance, mask: As for :func:`distinguishes`.
+        transform, rounds, tolerance: As for :func:`distinguishes`.
         max_nodes: Largest graph on which the search for an isomorphism backtracks. Larger pairs are undecided unless
             refinement alone decides.
 
@@ -160,8 +145,8 @@ def pairs(
     plain = encode(data, None, tolerance)
     without = classes_of(plain, rounds, tolerance)
     encoded = without
-    if transform is not None or mask is not None:
-        encoded = classes_of(encode(data, transform, tolerance, mask), rounds, tolerance)
+    if transform is not None:
+        encoded = classes_of(encode(data, transform, tolerance), rounds, tolerance)
     isomorphic = undecided = 0
     for members in members_of(list(zip(without, encoded))):
         same, unknown = isomorphic_pairs([plain[i] for i in members], tolerance, max_nodes)

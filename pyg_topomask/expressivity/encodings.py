@@ -13,7 +13,6 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
 
-from pyg_topomask.expressivity.mask_entries import Mask, check_mask_follows, dense_entries, with_mask_entries
 from pyg_topomask.expressivity.refinement import EncodedGraph, classes_of
 from pyg_topomask.ops.csr import check_edges, edge_tensors
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
@@ -81,10 +80,8 @@ class _LaplacianInvariants(BaseTransform):
         return data
 
 
-def encode(
-    dataset: Sequence[Data], transform: Transform | None, tolerance: float, mask: Mask | None = None
-) -> list[EncodedGraph]:
-    """Apply the transform and read the mask; refuse encodings and masks that are not equivariant.
+def encode(dataset: Sequence[Data], transform: Transform | None, tolerance: float) -> list[EncodedGraph]:
+    """Apply the transform; refuse encodings that are not equivariant.
 
     The inputs and torch's random state are not changed.
     """
@@ -98,45 +95,30 @@ def encode(
             raise ValueError("a graph has no edges; it needs 'edge_index' or 'adj_t'")
         check_edges(data.edge_index, int(data.num_nodes or 0), None)
     transform = None if transform is None else _invariant(transform)
-    requires: Sequence[str] = getattr(mask, "requires", ())
-    # The numbering of a grid is part of it: AddGridShape refuses any other numbering of its nodes.
-    check_mask = mask is not None and "grid_shape" not in requires
-    check_transform = transform is not None and not all(isinstance(part, _KNOWN) for part in _parts(transform))
     with torch.random.fork_rng(devices=[]):
         read = [_apply(data, transform) for data in dataset]
         roles = _roles(read)
-        found, perms = [data for data, _ in read], []
-        if check_mask or check_transform:
-            generator = torch.Generator().manual_seed(0)
+        graphs = [_to_arrays(data, roles) for data, _ in read]
+        if transform is not None and not all(isinstance(part, _KNOWN) for part in _parts(transform)):
+            generator, copies = torch.Generator().manual_seed(0), []
             for data in [data for data in dataset for _ in range(_RELABELLINGS)]:
-                perms.append(torch.randperm(int(data.num_nodes or 0), generator=generator))
-                found.append(_apply(_relabelled(data, perms[-1], generator), transform)[0])
-        graphs = [_to_arrays(data, roles) for data in (found if check_transform else found[: len(dataset)])]
-        if check_transform:
-            _check_copies(graphs, len(dataset), tolerance)
-            del graphs[len(dataset) :]
-        if mask is None:
-            return graphs
-        _refuse_stored_walks(requires, dataset, found)
-        entries = [dense_entries(mask, data) for data in found[: len(dataset)]]
-        for number, perm in enumerate(perms if check_mask else []):
-            moved = dense_entries(mask, found[len(dataset) + number])
-            check_mask_follows(entries[number // _RELABELLINGS], moved, perm.numpy(), tolerance)
-        return with_mask_entries(graphs, entries, tolerance)
+                copies.append(_to_arrays(_apply(_relabelled(data, generator), transform)[0], roles))
+            _check_copies(graphs, copies, tolerance)
+        return graphs
 
 
-def _check_copies(graphs: Sequence[EncodedGraph], count: int, tolerance: float) -> None:
-    """Refuse encodings by which the test would distinguish a graph from a relabelled copy.
+def _check_copies(graphs: Sequence[EncodedGraph], copies: Sequence[EncodedGraph], tolerance: float) -> None:
+    """Refuse encodings by which the test would distinguish a graph from one of its relabelled copies.
 
     Args:
-        graphs: ``count`` graphs, followed by the copies of the first one, those of the second one, and so on.
-        count: Number of graphs.
+        graphs: The graphs.
+        copies: The copies of the first graph, followed by those of the second one, and so on.
         tolerance: Largest difference of numbers that count as equal.
     """
-    classes = classes_of(graphs, None, tolerance)
-    for number, moved in enumerate(graphs[count:]):
+    classes = classes_of([*graphs, *copies], None, tolerance)
+    for number, moved in enumerate(copies):
         graph = graphs[number // _RELABELLINGS]
-        if classes[count + number] != classes[number // _RELABELLINGS]:
+        if classes[len(graphs) + number] != classes[number // _RELABELLINGS]:
             keys = (*graph.node, *graph.edge)
             blamed = next((key for key in ("edge_index", *keys) if _differ(graph, moved, key, tolerance)), "transform")
             raise ValueError(
@@ -154,17 +136,6 @@ def _differ(first: EncodedGraph, second: EncodedGraph, key: str, tolerance: floa
         return EncodedGraph(graph.num_nodes, graph.edge_index, node, edge)
 
     return len(set(classes_of([only(first), only(second)], None, tolerance))) > 1
-
-
-def _refuse_stored_walks(requires: Sequence[str], dataset: Sequence[Data], read: Sequence[Data]) -> None:
-    """Refuse a mask that reads walks which were on the given graphs before the transform."""
-    for given, data in zip(dataset, read):
-        for key in requires:
-            if key in (f"{prefix}index" for prefix in _tables(given, "load")) and _same(data[key], given[key]):
-                raise ValueError(
-                    f"'mask' reads {key!r}, walks stored on the graphs, which are a sample: two samples of one graph "
-                    "differ. Give the mask's expectation"
-                )
 
 
 _STRUCTURE = ("edge_index", "batch", "ptr")
@@ -241,9 +212,10 @@ def _tables(data: Data, column: str) -> tuple[str, ...]:
     return tuple(f"{name}_" for name in names if f"{name}_index" in data and f"{name}_{column}" in data)
 
 
-def _relabelled(data: Data, perm: Tensor, generator: torch.Generator) -> Data:
-    """A copy whose node ``i`` is the old node ``perm[i]``, with edges in another order and without walk tables."""
-    moved, label = data.clone(), perm.argsort()
+def _relabelled(data: Data, generator: torch.Generator) -> Data:
+    """A copy with its nodes and edges in another order, and without walk tables."""
+    moved, perm = data.clone(), torch.randperm(int(data.num_nodes or 0), generator=generator)
+    label = perm.argsort()
     walks, tables = _tables(data, "load"), _tables(data, "length")
     order = torch.randperm(data.edge_index.size(1), generator=generator)
     for key, value in data.to_dict().items():

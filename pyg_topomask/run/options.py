@@ -35,7 +35,6 @@ _DATA = "train, val, test or all: items of the run's data set (default: test); o
 _SHOW = "draw the attention, mask or reach of a layer, on graphs of a config's data set, or print its engines"
 
 _ENCODING = "random-walk return probabilities (default), Laplacian eigenvectors, or none"
-_MASK = "for attention that also reads the graph through this mask, such as rwgnk (default: none)"
 _ROUNDS = "rounds of refinement, one per layer (default: all)"
 
 _COMMANDS: dict[str, tuple[str, list[Option]]] = {
@@ -58,12 +57,11 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
     ),
     "schema": ("print the JSON schema of configs, for editors that complete and check YAML", []),
     "expressivity": (
-        "count the pairs of graphs that features, encodings and a mask distinguish",
+        "count the pairs of graphs that features and encodings distinguish",
         [
             ("config CONFIG", "YAML file", {}),
             ("--encoding", _ENCODING, {"choices": ("none", "rwse", "lappe"), "default": "rwse"}),
             ("--size K", "number of steps or vectors (default: 8)", {"type": int, "default": 8}),
-            ("--mask NAME", _MASK, {"default": "none"}),
             ("--limit N", "only the first N graphs (default: all)", {"type": int}),
             ("--rounds R", _ROUNDS, {"type": int}),
         ],

@@ -3,7 +3,7 @@
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.testing import dense_adjacency, permute
+from pyg_topomask.testing import permute
 
 
 def graph(num_nodes, edges, directed=False, **attributes):
@@ -22,19 +22,6 @@ def cycles(*sizes):
 
 def csl(num_nodes, skip):
     return graph(num_nodes, [(i, (i + step) % num_nodes) for i in range(num_nodes) for step in (1, skip)])
-
-
-def transition(data):
-    """P, with a zero row for nodes without a neighbour."""
-    adj = dense_adjacency(Data(edge_index=data.edge_index, num_nodes=data.num_nodes))
-    return adj / adj.sum(1, keepdim=True).clamp(min=1)
-
-
-def gkat_mask(data, alpha=1.0, length=3):
-    """The expectation of GKAT's mask, for walks of fixed length."""
-    visits = sum(torch.linalg.matrix_power(transition(data), step) for step in range(length + 1))
-    visits = visits / visits.norm(dim=1, keepdim=True) ** alpha
-    return visits @ visits.t()
 
 
 def relabelled(data, rng):
@@ -73,7 +60,7 @@ def switched(data, rng):
     return graph(data.num_nodes, edges)
 
 
-def definition(first, second, rounds, mask=None):
+def definition(first, second, rounds):
     """The test as it is written down, with nested tuples in place of hashes: histograms of each round compared."""
 
     def read(data):
@@ -84,9 +71,6 @@ def definition(first, second, rounds, mask=None):
         relation = {(v, u): (0, int(u == v), ()) for v in range(n) for u in range(n)}
         for (u, v), kind in zip(data.edge_index.t().tolist(), attr.tolist()):
             relation[v, u] = (1, int(u == v), tuple(kind))
-        if mask is not None:
-            entries = mask(data).round(decimals=7).tolist()
-            relation = {(v, u): (*kind, entries[v][u]) for (v, u), kind in relation.items()}
         return n, color, relation
 
     graphs = [read(first), read(second)]

@@ -3,7 +3,6 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph
 
-from pyg_topomask.expressivity.expected_walks import with_expected_walks
 from pyg_topomask.nn import RWGNKMask
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
@@ -51,6 +50,15 @@ class TestRWGNKOperator(OperatorCase):
         return torch.stack(heads) if self.decay.dim() else heads[0]
 
 
+def with_expected_walks(data, adj, max_length, halt_prob):
+    """A table of infinitely many walks."""
+    step = (1 - halt_prob) * adj / adj.sum(1, keepdim=True)
+    count = torch.stack([torch.linalg.matrix_power(step, k) for k in range(max_length + 1)], dim=-1)
+    start, visited, length = found = count.nonzero(as_tuple=True)
+    table = {"index": torch.stack([start, visited]), "length": length, "count": count[found], "size": data.num_nodes}
+    return data.clone().update({f"walk_{part}": column for part, column in table.items()})
+
+
 @pytest.mark.parametrize("name", ["path", "star", "two_parts", "random"])
 @pytest.mark.parametrize("length", [3, 60])
 def test_the_expected_kernel_lies_between_two_series_of_the_adjacency(name, length):
@@ -61,7 +69,7 @@ def test_the_expected_kernel_lies_between_two_series_of_the_adjacency(name, leng
     data = GRAPHS[name] if name in GRAPHS else Data(edge_index=barabasi_albert_graph(12, 3), num_nodes=12)
     adj = dense_adjacency(Data(edge_index=data.edge_index, num_nodes=data.num_nodes))
     mask = RWGNKMask(decay=0.25, alpha=0.0, max_length=length).double()
-    found, degree = mask(with_expected_walks(data, length, 0.2)).to_dense(), adj.sum(1)
+    found, degree = mask(with_expected_walks(data, adj, length, 0.2)).to_dense(), adj.sum(1)
 
     def series(step):
         terms = [torch.linalg.matrix_power(step * adj, i) for i in range(2 * length + 1)]
