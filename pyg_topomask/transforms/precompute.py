@@ -1,10 +1,9 @@
-"""Apply transforms to a whole data set at once, and store the added attributes between runs."""
+"""Apply transforms of this package to a whole data set at once, and store what they add between runs."""
 
 from __future__ import annotations
 
 import copy
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
+from torch_geometric.transforms import BaseTransform, Compose
 
 import pyg_topomask
 from pyg_topomask.cache import cache_dir, locked
 from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, save_tensors
-from pyg_topomask.transforms.base import apply_all, attach
+from pyg_topomask.transforms.base import GraphTransform, attach
 from pyg_topomask.transforms.encoding import Encoding
 from pyg_topomask.transforms.graph_input import num_nodes_of
 from pyg_topomask.transforms.joined import together
@@ -45,19 +44,17 @@ def precompute(
     """Graphs with all attributes that the transforms add, computed for many graphs at a time and stored on disk.
 
     Graphs are sorted by size and split into groups that depend only on the graphs, so that the result is the same for
-    any number of workers. Transforms of this package process a group at once; other transforms are called on each
-    graph. Each transform receives the result of the one before it.
+    any number of workers. A transform processes a group at once, and receives the graphs as they were given.
 
     The added attributes are stored in one file. Its name is a hash of the package's version, torch's default dtype, the
-    code and settings of the transforms (including seeds) and the graphs' contents, so that a change of these leads to
-    another file. Global names that a transform of your own reads are not part of it: give it what may change as
-    settings. If several processes need a missing file, one computes it and the others wait. The file is written
+    transforms with their settings (including seeds) and the graphs' contents, so that a change of these leads to
+    another file. If several processes need a missing file, one computes it and the others wait. The file is written
     completely before it gets its name, so a killed process leaves no broken file. The file is mapped into memory, so
     that processes on one machine share it.
 
     Args:
         graphs: Graphs, in the order of the result.
-        transforms: Transforms that add, replace or delete attributes; nodes and edges must not change.
+        transforms: Transforms of this package. Give others to a data set as its ``pre_transform``.
         cache: Whether to store the result in `cache_dir` (``$TOPOMASK_CACHE``), or a folder to store it in.
         fingerprint: Text that identifies the graphs' contents, such as a hash of the data set's file. By default, the
             attributes that the transforms read are hashed, which takes about 20 µs per graph.
@@ -68,11 +65,15 @@ def precompute(
         Copies of the graphs, which share their tensors, with the added attributes on the CPU.
 
     Raises:
-        TypeError: If a transform's settings cannot be described as text, or a graph is not homogeneous.
-        ValueError: If the attribute ``seed`` of a transform is :obj:`None`, so that its draws must not be stored. Other
-            draws are stored as they are, as by PyG's ``pre_transform``.
+        TypeError: If a transform is not of this package, or a graph is not homogeneous.
+        ValueError: If a transform draws numbers without a seed, so that its draws must not be stored.
     """
-    steps = [transforms] if isinstance(transforms, BaseTransform) else list(transforms)
+    single = [transforms] if isinstance(transforms, BaseTransform) else transforms
+    steps: list[Any] = transforms.transforms if isinstance(transforms, Compose) else list(single)
+    for step in steps:
+        if not isinstance(step, GraphTransform):
+            message = f"precompute() takes transforms of pyg_topomask (got {type(step).__name__})"
+            raise TypeError(f"{message}; give others to a data set as its 'pre_transform'")
     if not steps or len(graphs) == 0:
         return [copy.copy(graph) for graph in graphs]
     if not cache:
@@ -83,17 +84,19 @@ def precompute(
         folder.mkdir(parents=True, exist_ok=True)
         with locked(path):
             if (found := _load(path)) is None:  # another process may have written it in the meantime
-                begin = time.perf_counter()
                 found = _compute(graphs, steps, num_workers, tick)
                 save_tensors(found, path, durable=True)  # damage to a mapped file would not be noticed
-                log.info("encoded %d graphs in %.1f s: %s", len(graphs), time.perf_counter() - begin, path)
     return _attached(graphs, found)
 
 
-def cache_key(graphs: Sequence[Data], transforms: Sequence[BaseTransform], fingerprint: str | None = None) -> str:
+def cache_key(graphs: Sequence[Data], transforms: Sequence[GraphTransform], fingerprint: str | None = None) -> str:
     """Hash of everything that the result of `precompute` depends on."""
     for transform in transforms:
-        _check_seeded(transform)
+        if vars(transform).get("seed", 0) is None and getattr(transform, "draws", True):
+            raise ValueError(
+                f"{type(transform).__name__} has no seed: every call makes new draws, but the cache would keep one; "
+                "give it a seed, or precompute with cache=False"
+            )
     content: Any = fingerprint
     if fingerprint is None:
         own = all(isinstance(transform, Encoding) for transform in transforms)
@@ -104,18 +107,6 @@ def cache_key(graphs: Sequence[Data], transforms: Sequence[BaseTransform], finge
         ]
     dtype = torch.get_default_dtype()
     return stable_hash(_FORMAT, pyg_topomask.__version__, dtype, len(graphs), transforms, content)
-
-
-def _check_seeded(transform: BaseTransform) -> None:
-    if vars(transform).get("seed", 0) is None and getattr(transform, "draws", True):
-        raise ValueError(
-            f"{type(transform).__name__} has no seed: every call makes new draws, but the cache would keep one; "
-            "give it a seed, or precompute with cache=False"
-        )
-    for value in vars(transform).values():
-        for part in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(part, BaseTransform):
-                _check_seeded(part)
 
 
 def _load(path: Path) -> Packed | None:
@@ -132,20 +123,23 @@ def _load(path: Path) -> Packed | None:
 class _Groups(Dataset[Packed]):
     """Groups of graphs as a data set, so that PyTorch's loader workers can share the work."""
 
-    def __init__(self, groups: list[list[Data]], transforms: list[BaseTransform]) -> None:
+    def __init__(self, groups: list[list[Data]], transforms: Sequence[GraphTransform]) -> None:
         self.groups, self.transforms = groups, transforms
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __getitem__(self, index: int) -> Packed:
-        before = self.groups[index]
-        return _pack([_added(old, new) for old, new in zip(before, apply_all(self.transforms, before))])
+        found: list[dict[str, Any]] = [{} for _ in self.groups[index]]
+        for transform in self.transforms:
+            for added, more in zip(found, transform.additions(self.groups[index])):
+                added |= more
+        return _pack(found)
 
 
 def _compute(
     graphs: Sequence[Data],
-    transforms: list[BaseTransform],
+    transforms: Sequence[GraphTransform],
     num_workers: int,
     tick: Callable[[int], Any] | None,
 ) -> Packed:
@@ -165,17 +159,6 @@ def _compute(
         if tick is not None:
             tick(done)
     return _pack(found)
-
-
-def _added(old: Data, new: Data) -> dict[str, Any]:
-    """Attributes that are new or changed, and None for those that were removed."""
-    if new.num_nodes != old.num_nodes:
-        raise ValueError(
-            f"a precomputed transform must keep the nodes of a graph (it made {new.num_nodes} of {old.num_nodes}); "
-            "apply it to the data set first"
-        )
-    gone = dict.fromkeys(key for key in old.to_dict() if key not in new)
-    return gone | {key: value for key, value in new.to_dict().items() if value is not old.get(key)}
 
 
 def _pack(added: list[dict[str, Any]]) -> Packed:

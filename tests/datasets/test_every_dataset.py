@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -107,8 +106,11 @@ def test_a_broken_run_and_a_full_disk_leave_nothing_behind(tmp_path, monkeypatch
         Path(path).write_text("half")
         raise OSError(28, "No space left on device")
 
+    def stop(data):
+        raise RuntimeError("stopped here")
+
     with pytest.raises(RuntimeError, match="stopped here"):
-        Circles(tmp_path, pre_transform=Mock(side_effect=RuntimeError("stopped here")))
+        Circles(tmp_path, pre_transform=stop)
     monkeypatch.setattr(MotifDataset, "save", staticmethod(full))
     with pytest.raises(OSError, match="No space left"):
         Circles(tmp_path)

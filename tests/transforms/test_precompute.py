@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
-from torch_geometric.transforms import AddRandomWalkPE, BaseTransform, Compose
+from torch_geometric.transforms import AddRandomWalkPE, Compose
 
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import (
@@ -19,6 +19,7 @@ from pyg_topomask.transforms import (
     precompute,
 )
 from pyg_topomask.transforms import precompute as precompute_function
+from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.precompute import cache_key
 from tests.hostile import Calls, touch
 from tests.transforms.encoding_cases import path
@@ -91,11 +92,11 @@ def test_several_groups_and_workers_give_the_same(num_workers, tmp_path):
     assert done.count(len(graphs)) == 1  # the second call reads the file
 
 
-def test_other_transforms_are_kept_too(tmp_path):
-    steps = [AddRandomWalkPE(3), AddRandomWalks(seed=1)]
+def test_walks_and_trees_are_kept_too(tmp_path):
+    steps = [AddRandomWalkEncoding([1, 2, 3]), AddRandomWalks(seed=1)]
     wanted = [steps[1](steps[0](data)) for data in UNWEIGHTED]
     for _ in range(2):
-        equal(wanted, precompute(UNWEIGHTED, steps, cache=tmp_path))
+        equal(wanted, precompute(UNWEIGHTED, Compose(steps), cache=tmp_path))
     steps[1].set_epoch(7)
     again = precompute(UNWEIGHTED, steps, cache=tmp_path)
     equal([steps[1](steps[0](data)) for data in UNWEIGHTED], again)
@@ -141,14 +142,13 @@ def test_whatever_changes_changes_the_key(monkeypatch):
     assert len(set(keys)) == len(keys)
 
 
-class Slow(BaseTransform):
+class Slow(GraphTransform):
     calls = 0
 
-    def forward(self, data):
-        type(self).calls += 1
-        time.sleep(0.05)
-        data.slow = torch.ones(data.num_nodes)
-        return data
+    def additions(self, graphs):
+        type(self).calls += len(graphs)
+        time.sleep(0.2)
+        return [{"slow": torch.ones(graph.num_nodes), "count": graph.num_nodes} for graph in graphs]
 
 
 def test_of_two_that_need_a_missing_file_one_computes_it(tmp_path):
@@ -160,28 +160,26 @@ def test_of_two_that_need_a_missing_file_one_computes_it(tmp_path):
 
 
 def test_transforms_that_do_not_fit_are_refused():
-    class Uneven(BaseTransform):
-        def forward(self, data):
-            data[f"a{data.num_nodes}"] = 1
-            return data
-
-    class Grow(BaseTransform):
-        def forward(self, data):
-            data.num_nodes += 1
-            return data
+    class Uneven(GraphTransform):
+        def additions(self, graphs):
+            return [{f"a{graph.num_nodes}": 1} for graph in graphs]
 
     with pytest.raises(ValueError, match=r"same attributes.*a4"):
         precompute(UNWEIGHTED, Uneven(), cache=False)
-    with pytest.raises(ValueError, match="keep the nodes"):
-        precompute(UNWEIGHTED, Grow(), cache=False)
+    with pytest.raises(TypeError, match=r"of pyg_topomask \(got AddRandomWalkPE\); give others .* 'pre_transform'"):
+        precompute(UNWEIGHTED, [AddRandomWalkPE(3)])
     assert precompute([], STEPS) == []
 
 
-class AddIdentity(BaseTransform):
-    def forward(self, data):
-        data.identity = torch.eye(data.num_nodes)
-        data.count = torch.tensor([1.5]) if data.num_nodes > 2 else torch.tensor([1])
-        return data
+class AddIdentity(GraphTransform):
+    def additions(self, graphs):
+        return [
+            {
+                "identity": torch.eye(graph.num_nodes),
+                "count": torch.tensor([1.5]) if graph.num_nodes > 2 else torch.tensor([1]),
+            }
+            for graph in graphs
+        ]
 
 
 def test_attributes_whose_shapes_or_dtypes_differ(tmp_path):
