@@ -22,13 +22,12 @@ colour changed, at most :math:`O(E \log E)`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.expressivity.encodings import Transform, encode, laplacian_invariants
-from pyg_topomask.expressivity.isomorphism import isomorphic_pairs
 from pyg_topomask.expressivity.refinement import TOLERANCE, classes_of, members_of
 
 __all__ = ["TOLERANCE", "PairReport", "distinguishes", "laplacian_invariants", "pairs"]
@@ -82,14 +81,12 @@ def distinguishes(
 class PairReport:
     """Number of pairs of graphs that the S-SEG-WL test distinguishes, without and with encodings.
 
-    Pairs that it distinguishes are not isomorphic. The other pairs are tested exactly, within the size limit.
+    Pairs that it distinguishes are not isomorphic. Of the others, ``networkx.is_isomorphic`` tells which are.
 
     Attributes:
         num_graphs: Number of graphs.
         apart_without: Pairs distinguished by the data's own node and edge features.
         apart_with: Pairs distinguished by these and the transform's encodings.
-        isomorphic: Pairs that are isomorphic including their features, which no model should distinguish.
-        undecided: Pairs that are not distinguished and too large or too regular for the exact test.
         classes_without: Classes of two or more graphs that are not distinguished without encodings, by their numbers.
         classes_with: The same classes with encodings.
     """
@@ -97,20 +94,13 @@ class PairReport:
     num_graphs: int
     apart_without: int
     apart_with: int
-    isomorphic: int
-    undecided: int
-    classes_without: list[list[int]] = field(default_factory=list)
-    classes_with: list[list[int]] = field(default_factory=list)
+    classes_without: list[list[int]]
+    classes_with: list[list[int]]
 
     @property
     def num_pairs(self) -> int:
         """Number of pairs of graphs."""
         return self.num_graphs * (self.num_graphs - 1) // 2
-
-    @property
-    def non_isomorphic(self) -> int:
-        """Number of pairs that are known not to be isomorphic."""
-        return self.num_pairs - self.isomorphic - self.undecided
 
 
 def pairs(
@@ -119,7 +109,6 @@ def pairs(
     rounds: int | None = None,
     *,
     tolerance: float = TOLERANCE,
-    max_nodes: int = 100,
 ) -> PairReport:
     """Count the pairs of a data set's graphs that are distinguished, without and with encodings.
 
@@ -127,14 +116,9 @@ def pairs(
     Results are those of :func:`distinguishes` with one exception: numbers are grouped into colours over all graphs that
     agree otherwise, so that a chain of close values can join more of them.
 
-    Isomorphism includes node and edge features. It is decided by refining colours, giving one node of the first graph
-    and one of the second a new colour, and so on with backtracking.
-
     Args:
         dataset: Graphs, as for :func:`distinguishes`.
         transform, rounds, tolerance: As for :func:`distinguishes`.
-        max_nodes: Largest graph on which the search for an isomorphism backtracks. Larger pairs are undecided unless
-            refinement alone decides.
 
     Raises:
         TypeError: If an entry is not a single homogeneous graph.
@@ -147,12 +131,8 @@ def pairs(
     encoded = without
     if transform is not None:
         encoded = classes_of(encode(data, transform, tolerance), rounds, tolerance)
-    isomorphic = undecided = 0
-    for members in members_of(list(zip(without, encoded))):
-        same, unknown = isomorphic_pairs([plain[i] for i in members], tolerance, max_nodes)
-        isomorphic, undecided = isomorphic + same, undecided + unknown
-    apart = _apart(without), _apart(encoded)
-    return PairReport(len(data), *apart, isomorphic, undecided, members_of(without), members_of(encoded))
+    members = members_of(without), members_of(encoded)
+    return PairReport(len(data), *(_apart(len(data), classes) for classes in members), *members)
 
 
 def _check_settings(rounds: int | None, tolerance: float) -> None:
@@ -162,5 +142,6 @@ def _check_settings(rounds: int | None, tolerance: float) -> None:
         raise ValueError(f"'tolerance' must be between 0 and 1 (got {tolerance})")
 
 
-def _apart(classes: Sequence[object]) -> int:
-    return (len(classes) * (len(classes) - 1) - sum(len(m) * (len(m) - 1) for m in members_of(classes))) // 2
+def _apart(count: int, classes: Sequence[Sequence[int]]) -> int:
+    """Number of pairs of graphs that are not in one class."""
+    return (count * (count - 1) - sum(len(members) * (len(members) - 1) for members in classes)) // 2

@@ -78,13 +78,9 @@ def measure(
 
 def expressivity_table(report: PairReport, encoding: str, name: str) -> Group:
     """The counts as a table for a terminal."""
-    counts = {"all": report.num_pairs, "isomorphic": report.isomorphic}
-    counts |= {"undecided": report.undecided} if report.undecided else {}
-    counts |= {"non-isomorphic": report.non_isomorphic, "distinguished by features": report.apart_without}
+    counts = {"all": report.num_pairs, "distinguished by features": report.apart_without}
     if encoding != "none":
         counts[f"distinguished by features and {encoding}"] = report.apart_with
-    shares = [""] * (3 if report.undecided else 2)  # only of pairs that are not isomorphic
-    total = report.non_isomorphic
-    shares += [f"{100 * count / total:.2f} %" if total else "–" for count in list(counts.values())[len(shares) :]]
-    columns = {"": list(counts), "pairs": [f"{count:,}" for count in counts.values()], "of non-isomorphic": shares}
+    shares = [f"{100 * count / report.num_pairs:.2f} %" if report.num_pairs else "–" for count in counts.values()]
+    columns = {"": list(counts), "pairs": [f"{count:,}" for count in counts.values()], "share": shares}
     return titled_table(f"{name}: {report.num_graphs:,} graphs", columns, _CAPTION)
