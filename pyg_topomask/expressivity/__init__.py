@@ -126,13 +126,11 @@ def pairs(
     """
     _check_settings(rounds, tolerance)
     data = list(dataset)
-    plain = encode(data, None, tolerance)
-    without = classes_of(plain, rounds, tolerance)
+    count, without = len(data), members_of(classes_of(encode(data, None, tolerance), rounds, tolerance))
     encoded = without
     if transform is not None:
-        encoded = classes_of(encode(data, transform, tolerance), rounds, tolerance)
-    members = members_of(without), members_of(encoded)
-    return PairReport(len(data), *(_apart(len(data), classes) for classes in members), *members)
+        encoded = members_of(classes_of(encode(data, transform, tolerance), rounds, tolerance))
+    return PairReport(count, _apart(count, without), _apart(count, encoded), without, encoded)
 
 
 def _check_settings(rounds: int | None, tolerance: float) -> None:

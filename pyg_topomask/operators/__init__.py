@@ -11,7 +11,6 @@ from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.bordered import BorderedOperator
 from pyg_topomask.operators.causal import CausalOperator
 from pyg_topomask.operators.dense import DenseOperator
-from pyg_topomask.operators.entrywise import entrywise_product
 from pyg_topomask.operators.forest import ForestExpOperator
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.operators.grid_heat import GridHeatOperator
@@ -54,5 +53,4 @@ __all__ = [
     "SumOperator",
     "ToeplitzOperator",
     "TreeDistanceOperator",
-    "entrywise_product",
 ]

@@ -200,9 +200,7 @@ class MaskOperator(ABC):
     def __add__(self, other: MaskOperator) -> MaskOperator:
         return ARITHMETIC["sum"](self, other) if isinstance(other, MaskOperator) else NotImplemented
 
-    def __mul__(self, other: float | Tensor | MaskOperator) -> MaskOperator:
-        if isinstance(other, MaskOperator):
-            return ARITHMETIC["entrywise"](self, other)
+    def __mul__(self, other: float | Tensor) -> MaskOperator:
         return ARITHMETIC["scaled"](self, other) if isinstance(other, (int, float, Tensor)) else NotImplemented
 
     __rmul__ = __mul__

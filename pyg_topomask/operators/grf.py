@@ -26,9 +26,6 @@ class GRFOperator(MaskOperator):
     :math:`\Phi_{iv} = \sum_\ell f_\ell\, \mathrm{load}(i, v, \ell)`. On the support of the mask, the entries are a
     polynomial in ``f``, whose coefficients depend only on the walks (`ops.walks.pair_table`).
 
-    With ``key_modulation``, an asymmetric pair of functions, :math:`\Phi_2` has :math:`f^2` instead; then the entries
-    are summed from the factors.
-
     If ``walks`` has coefficients of the diagonal, they replace the squared norms of :math:`\Phi_1` on the diagonal.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Eq. 10 and Appendix D.
@@ -37,11 +34,10 @@ class GRFOperator(MaskOperator):
     Args:
         walks: Structure of the two walk tables, built once per batch.
         modulation: :math:`f`, shape ``[K + 1]``, or ``[H, K + 1]`` for one mask per head.
-        key_modulation: :math:`f^2`, in the shape of ``modulation``; that of the queries if :obj:`None`.
     """
 
-    def __init__(self, walks: WalkProduct, modulation: Tensor, key_modulation: Tensor | None = None) -> None:
-        self.walks, self.modulation, self.key_modulation = walks, modulation, key_modulation
+    def __init__(self, walks: WalkProduct, modulation: Tensor) -> None:
+        self.walks, self.modulation = walks, modulation
         self.num_nodes, self.heads = walks.num_nodes, modulation.size(0) if modulation.dim() == 2 else None
         self.dtype, self.device = modulation.dtype, modulation.device
         self.num_multiply_adds = walks.num_entries
@@ -50,15 +46,10 @@ class GRFOperator(MaskOperator):
     def factors(self) -> SparseFactorOperator:
         """The mask as its two sparse factors, computed on each call, because cached ones would break recomputation."""
         left, right = (
-            None if table is None else Factor(table.pattern, table.values(modulation))
-            for table, modulation in zip((self.walks.left, self.walks.right), self._functions)
+            None if table is None else Factor(table.pattern, table.values(self.modulation))
+            for table in (self.walks.left, self.walks.right)
         )
         return SparseFactorOperator.from_factors(left, right, self.num_nodes)
-
-    @property
-    def _functions(self) -> tuple[Tensor, Tensor]:
-        """The modulation functions of queries and keys."""
-        return self.modulation, self.modulation if self.key_modulation is None else self.key_modulation
 
     @property
     def T(self) -> TransposedGRFOperator:
@@ -67,10 +58,9 @@ class GRFOperator(MaskOperator):
     @property
     def bound(self) -> GRFOperator:
         r""":math:`\Phi_1(|f|)\, \Phi_2(|f|)^\top` with absolute loads."""
-        if self.walks.absolute is self.walks and all(map(non_negative, self._functions)):
+        if self.walks.absolute is self.walks and non_negative(self.modulation):
             return self
-        keys = None if self.key_modulation is None else absolute(self.key_modulation)
-        return GRFOperator(self.walks.absolute, absolute(self.modulation), keys)
+        return GRFOperator(self.walks.absolute, absolute(self.modulation))
 
     @property
     def eps(self) -> float:
@@ -82,28 +72,19 @@ class GRFOperator(MaskOperator):
         if self.walks.diagonal is None:
             return 0.0
         walks = self.walks.absolute
-        norms = walks.squared_norms @ monomials(*(f.detach().abs() for f in self._functions)).t()
+        norms = walks.squared_norms @ monomials(self.modulation.detach().abs()).t()
         return _ROUNDING * torch.finfo(self.dtype).eps * norms
 
     @property
     def support(self) -> Support:
-        return Support(self._list_pairs, self._count_pairs, lambda: self.walks.counts.pairs_by_row, self._has_table)
-
-    @property
-    def _has_table(self) -> bool:
-        """Whether a pair table serves, whose coefficients are those of one function for queries and keys."""
-        return self.key_modulation is None
+        return Support(self._list_pairs, self._count_pairs, lambda: self.walks.counts.pairs_by_row, kept=True)
 
     def _count_pairs(self) -> int:
-        if not self._has_table:
-            return self._meeting_factors.support.count()
         return count_pairs(self.walks.counts.total, self.num_multiply_adds, lambda: self.walks.pairs.pattern)
 
     def _list_pairs(self, rows: Rows | None) -> tuple[Pattern, Entries]:
         if rows is not None:
             return self.rows_of(self.factors, rows)
-        if not self._has_table:
-            return self._on_diagonal(*self._meeting_factors.support.pairs(None))
         table = self.walks.pairs
         return table.pattern, Combination(table.coeffs, self.walks.pair_weights(self.modulation))
 
@@ -111,13 +92,6 @@ class GRFOperator(MaskOperator):
         """Pairs of some rows of this mask or its transpose, from the factors of either."""
         factors.keeps_pairs = False  # pairs with entries of 0 stay, because those of the bounding mask may differ
         return self._on_diagonal(*factors.support.pairs(rows), rows[0])
-
-    @property
-    def _meeting_factors(self) -> SparseFactorOperator:
-        """`factors`, with the pairs of entries that the walks determine."""
-        factors = self.factors
-        factors._meeting, factors.keeps_pairs = self.walks.meeting, False  # pairs with entries of 0 stay
-        return factors
 
     def _on_diagonal(self, pattern: Pattern, entries: Entries, start: int = 0) -> tuple[Pattern, Tensor]:
         """Entries from the factors, of the rows from ``start``, with the given diagonal."""
@@ -136,8 +110,7 @@ class GRFOperator(MaskOperator):
         tables, second = self.walks.distinct_tables, None
         left = self._entries(tables[0], self.modulation)
         if self.walks.symmetric:
-            same = len(tables) == 1 and self.key_modulation is None
-            second = left if same else self._entries(tables[-1], self._functions[1])
+            second = left if len(tables) == 1 else self._entries(tables[-1], self.modulation)
         blocks = product_blocks(layout, left, second)
         if self.walks.diagonal is None:
             return blocks
@@ -148,7 +121,7 @@ class GRFOperator(MaskOperator):
     @property
     def _products(self) -> Tensor:
         """Products of ``f`` for the coefficients of the diagonal, ``[Q]`` or ``[H, Q]``."""
-        return monomials(self.modulation, self.key_modulation)
+        return monomials(self.modulation)
 
     def _entries(self, table: WalkTable, modulation: Tensor) -> Triples:
         load, length = table.load.to(self.dtype), table.length.long()

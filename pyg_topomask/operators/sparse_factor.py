@@ -167,10 +167,7 @@ class SparseFactorOperator(MaskOperator):
         return pattern, terms.new_zeros(pattern.nnz, *terms.shape[1:]).index_add(0, pair, terms)
 
     @property
-    def dense_blocks(self) -> DenseBlocks | None:
-        factors = [factor for factor in (self.left, self.right) if factor is not None]
-        if any(factor.pattern.num_cols != self.num_nodes for factor in factors):  # columns are not nodes
-            return None
+    def dense_blocks(self) -> DenseBlocks:
         return DenseBlocks(self._make_blocks, self._block_work)
 
     def _block_work(self, sizes: list[int]) -> float:

@@ -169,19 +169,6 @@ CASES = {
         lambda d, p: KroneckerOperator(left(d, p.a), DenseOperator(torch.ones(1, 1).double())),
         lambda d, p: p.A,
     ),
-    "entrywise": (lambda d, p: both(d, p.a, p.b) * both(d, p.b, p.b), lambda d, p: (p.A @ p.B.t()) * (p.B @ p.B.t())),
-    "entrywise_heads": (
-        lambda d, p: halves(d, p.a, p.b) * SparseOperator(d.edge_index, p.b, d.num_nodes).T,
-        lambda d, p: with_double(p.A @ p.B.t()) * p.B.t(),
-    ),
-    "entrywise_dense": (
-        lambda d, p: (p.s * of_heads(d, p.a, p.b)) * (2 * DenseOperator(matrix(d, p.a))),
-        lambda d, p: 2 * p.s * torch.stack([p.A, p.B]) * p.A,
-    ),
-    "entrywise_diagonals": (
-        lambda d, p: scaled(d, p.a, p.s) * DiagonalScaledOperator(left(d, p.b), diagonals(d, p.s)[0]),
-        lambda d, p: scaled_matrix(d, p.A, p.s) * (diagonals(d, p.s)[0][:, None] * p.B),
-    ),
 }
 CONSTANT = ("ones", "padding", "causal", "constant")
 SHARED_GRAPHS = {name: data for name, data in GRAPHS.items() if name != "weighted"}
@@ -266,18 +253,6 @@ def test_kronecker_product(left_heads, right_heads):
     for found, dense in ((op, wanted), (op.T, wanted.mT)):
         torch.testing.assert_close(found.to_dense().view(wanted.shape), dense)
     assert (op.num_nodes, op.num_multiply_adds) == (12, 9 * 4 + 16 * 3)
-
-
-def test_entrywise_products_of_low_rank_and_toeplitz_masks():
-    batch, rand = torch.tensor([0, 0, 0, 0, 1, 1]), torch.randn
-    low = LowRankOperator(rand(2, 6, 2), rand(2, 6, 2), batch), LowRankOperator(rand(2, 6, 3), rand(2, 6, 3))
-    assert [op.num_multiply_adds for op in low] == [2 * 6 * 2, 2 * 6 * 3]
-    for a, b in (low, (ToeplitzOperator(rand(2, 3, 5), (2, 3)), ToeplitzOperator(rand(3, 5), (2, 3)))):
-        wanted = a.to_dense() * b.to_dense()
-        torch.testing.assert_close((a * b).to_dense(), wanted)
-        torch.testing.assert_close((a * b).T.to_dense(), wanted.mT)
-        assert ((a * b).bound.to_dense() >= wanted.abs() - 1e-5).all()
-        assert type(a * b) is type(a)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,12 @@
 import pytest
 import torch
 
-from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import GRFOperator
 from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.testing import GRAPHS, OperatorCase
 from pyg_topomask.transforms import AddRandomWalks
 
 F = torch.tensor([1.3, -0.4, 0.2, 0.7], dtype=torch.float64)
-KEYS = torch.tensor([0.6, 0.9, -1.1, 0.0], dtype=torch.float64)
 HEADS = torch.stack([F, F.flip(0), -F])
 
 
@@ -32,16 +30,14 @@ def phi(data, name, modulation):
     return out
 
 
-# Modulation functions of queries and of keys, and the table of the keys.
+# Modulation function, and the table of the keys.
 CASES = {
-    "two tables": (F, None, "walk_key"),
-    "one table": (F, None, "walk"),
-    "heads": (HEADS, None, "walk_key"),
-    "keys": (F, KEYS, "walk_key"),
-    "keys of heads": (HEADS, HEADS.flip(0), "walk"),
-    "no keys": (F, None, None),
-    "diagonal": (F, None, "diagonal"),
-    "diagonal of heads": (HEADS, None, "diagonal"),
+    "two tables": (F, "walk_key"),
+    "one table": (F, "walk"),
+    "heads": (HEADS, "walk_key"),
+    "no keys": (F, None),
+    "diagonal": (F, "diagonal"),
+    "diagonal of heads": (HEADS, "diagonal"),
 }
 
 
@@ -51,28 +47,26 @@ class TestGRFOperator(OperatorCase):
 
     @pytest.fixture(autouse=True, params=CASES)
     def _case(self, request):
-        self.modulation, self.keys, self.second = CASES[request.param]
+        self.modulation, self.second = CASES[request.param]
         if self.second == "walk_key":
             self.graphs = {name: walked(data) for name, data in GRAPHS.items()}
 
-    def build(self, data, modulation=None, keys=None):
+    def build(self, data, modulation=None):
         first, diagonal = table(data, "walk"), data.walk_diagonal if self.second == "diagonal" else None
         second = (None,) * 3 if self.second is None else table(data, "walk_key") if "key" in self.second else first
         f = self.modulation if modulation is None else modulation
         walks = walk_product(*first, *second, data.num_nodes, 3, f.dtype, diagonal)
-        return GRFOperator(walks, f, self.keys if keys is None else keys)
+        return GRFOperator(walks, f)
 
     def parameters(self, data):
-        keys = {} if self.keys is None else {"keys": self.keys + 0.05}  # |.| has no derivative at 0
-        return {"modulation": self.modulation, **keys}
+        return {"modulation": self.modulation}
 
     def reference(self, data):
         heads = []
-        second = self.modulation if self.keys is None else self.keys
-        for f, g in zip(self.modulation.view(-1, 4), second.view(-1, 4)):
+        for f in self.modulation.view(-1, 4):
             dense = phi(data, "walk", f)
             if self.second is not None:
-                dense = dense @ phi(data, "walk_key" if "key" in self.second else "walk", g).t()
+                dense = dense @ phi(data, "walk_key" if "key" in self.second else "walk", f).t()
             if self.second == "diagonal":
                 products = torch.stack([f[a] * f[b] for b in range(4) for a in range(b + 1)])
                 dense = torch.diagonal_scatter(dense, data.walk_diagonal.double() @ products)
@@ -112,12 +106,3 @@ def test_precision_is_that_of_the_loads():
     single, double = (torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
     assert of_star(F).eps == single  # float32 loads, a float64 modulation function
     assert of_star(F, lambda load: load.double()).eps == double
-
-
-def test_entrywise_products_are_those_of_the_factors():
-    op = of_star(F)
-    torch.testing.assert_close((op * op).to_dense(), op.to_dense().square())
-    assert (op * op).dense_blocks is None  # columns of the factors are no nodes
-    corrected = GRFMask(max_length=3, diagonal="corrected")(walked(GRAPHS["star"], diagonal="corrected"))
-    with pytest.raises(TypeError, match="no fast entry-wise product of GRFOperator"):
-        _ = corrected * corrected

@@ -28,11 +28,8 @@ def test_axes_of_one_node_must_be_given_and_a_graph_without_nodes_has_one_axis()
     assert AddGridShape()(empty).grid_shape.tolist() == [[0]]
 
 
-def test_positions_are_numbers_or_an_attribute():
-    data = GRAPHS["path"].clone()
-    data.time = torch.tensor([[5], [1], [2], [9]])
-    assert AddPositions()(data.clone()).position.tolist() == [0, 1, 2, 3]
-    assert AddPositions("time")(data.clone()).position.tolist() == [5, 1, 2, 9]
+def test_positions_are_numbers_of_nodes():
+    assert AddPositions()(GRAPHS["path"].clone()).position.tolist() == [0, 1, 2, 3]
     batch = Batch.from_data_list([AddPositions()(GRAPHS[name].clone()) for name in ("single", "path")])
     assert batch.position.tolist() == [0, 0, 1, 2, 3]
     elsewhere = torch.empty(2, 0, dtype=torch.long, device="meta")
@@ -40,18 +37,3 @@ def test_positions_are_numbers_or_an_attribute():
         assert AddPositions()(Data(**given)).position.device.type == "meta"
     with pytest.raises(ValueError, match="before batching"):
         AddPositions()(batch)
-    with pytest.raises(ValueError, match=r"'x' must have one finite number per node, \[4\]"):
-        AddPositions("x")(data.clone())
-    with pytest.raises(ValueError, match=r"'hour' must have one finite number"):
-        AddPositions("hour")(data.clone())
-
-
-def test_positions_keep_what_the_dtype_would_round_away():
-    seconds = 1_700_000_000 + 10 * torch.arange(8)
-    for time, wanted in (
-        (seconds, seconds - 1_700_000_000),
-        (seconds.double().flip(0), seconds.flip(0) - 1_700_000_000),
-        (torch.tensor([3.0, 4.5, 1e6], dtype=torch.float64), torch.tensor([3.0, 4.5, 1e6])),
-        (torch.tensor([0.1, 0.7], dtype=torch.float64), torch.tensor([0.1, 0.7])),
-    ):
-        assert torch.equal(AddPositions("time")(Data(time=time, num_nodes=len(time))).position, wanted.float())

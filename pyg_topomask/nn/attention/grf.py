@@ -26,7 +26,7 @@ class GRFAttention(MaskedAttention):
         heads: Number of heads ``H``; each learns its own modulation function.
         kernel: As in :class:`MaskedAttention`; ``"relu"`` as in the paper.
         max_length, symmetric, independent, name, diagonal, table: As in :class:`GRFMask`.
-        initial, positive, key_modulation, stitch: As in :class:`GRFMask`.
+        initial, positive, stitch: As in :class:`GRFMask`.
         path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
 
     Shapes:
@@ -68,9 +68,8 @@ class GRFAttention(MaskedAttention):
         table: int | Sequence[int] = 0,
         initial: str | Sequence[float] = "exp",
         positive: bool = False,
-        key_modulation: bool = False,
         stitch: int | None = None,
     ) -> None:
         walks = max_length, symmetric, independent, name, diagonal, table
-        mask = GRFMask(heads, *walks, initial, positive, key_modulation, stitch)
+        mask = GRFMask(heads, *walks, initial, positive, stitch)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, normalizer=normalizer)

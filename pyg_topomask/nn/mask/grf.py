@@ -61,18 +61,14 @@ class GRFMask(Mask):
             \Phi_2^{(i)\top}`: it reaches ``2 l K`` hops by walks of ``K``, and α is the ``2 l``-fold convolution of
             ``f``. It takes ``l`` tables of walks for each ``table``, and has no pairs. 1 by default, and 3 for the
             ``initial`` ``"far"``.
-        key_modulation: Learn a second function :math:`f^2` for :math:`\Phi_2`. Then :math:`\alpha = f^1 * f^2` can be
-            any series, and the estimate is no longer symmetric. It has the same initial values as the first one.
 
     Shapes:
-        - the parameters ``modulation`` and, if there is one, ``key_modulation``: ``[max_length + 1]``, or
-          ``[H, max_length + 1]``
+        - the parameter ``modulation``: ``[max_length + 1]``, or ``[H, max_length + 1]``
 
     Raises:
         TypeError: If a size or count is no integer.
         ValueError: If a size is out of range, ``table`` does not have one number per head, ``initial`` is unknown or
-            too long, a mask that is not ``symmetric`` is given a ``key_modulation``, or a mask with ``stitch`` above 1
-            is not ``symmetric`` with independent walks.
+            too long, or a mask with ``stitch`` above 1 is not ``symmetric`` with independent walks.
     """
 
     card = Card(
@@ -81,7 +77,7 @@ class GRFMask(Mask):
         cost="non-zeros of Φ₁ and Φ₂",
         when="large graphs, short range: the cost does not grow with the degrees",
         reach="hops",
-        examples=({}, {"key_modulation": True}, {"diagonal": "corrected"}, {"symmetric": False}, {"stitch": 2}),
+        examples=({}, {"diagonal": "corrected"}, {"symmetric": False}, {"stitch": 2}),
     )
     config_keys = keys_of(*("heads", "max_length", "symmetric", "independent", "diagonal"), table="topomask.num_tables")
 
@@ -96,7 +92,6 @@ class GRFMask(Mask):
         table: int | Sequence[int] = 0,
         initial: str | Sequence[float] = "exp",
         positive: bool = False,
-        key_modulation: bool = False,
         stitch: int | None = None,
     ) -> None:
         super().__init__(heads)
@@ -121,11 +116,8 @@ class GRFMask(Mask):
         } | ({"halt_prob": 0.0, "scheme": "repelling"} if far else {})
         if stitch > 1 and not self.two_tables:
             raise ValueError(f"'stitch' = {stitch} needs 'symmetric' and 'independent' walks of queries and keys")
-        if key_modulation and not symmetric:
-            raise ValueError("'key_modulation' is for keys that have features, but with symmetric=False they have none")
-        self.positive, start = positive, initial_modulation("initial", initial, max_length)
-        self.modulation = self.learned(start)
-        self.key_modulation = self.learned(start) if key_modulation else None
+        self.positive = positive
+        self.modulation = self.learned(initial_modulation("initial", initial, max_length))
 
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a graph or batch that carries walks.
@@ -136,21 +128,19 @@ class GRFMask(Mask):
         size = self.read(graph)[-1]
         check_table_size(self, graph, size)
         warn_of_short_walks(graph, self.name, self.max_length)
-        keys = () if self.key_modulation is None else (self.key_modulation,)
-        functions = at_least_float32(self.modulation, *keys)
-        functions = tuple(map(absolute, functions)) if self.positive else functions
+        (modulation,) = at_least_float32(self.modulation)
+        modulation = absolute(modulation) if self.positive else modulation
         if len(self.tables) == 1:
-            return self._product(graph, self.tables[0], *functions)
-        heads = zip(self.tables, *functions)
-        return HeadStackOperator([self._product(graph, table, *head) for table, *head in heads])
+            return self._product(graph, self.tables[0], modulation)
+        return HeadStackOperator([self._product(graph, *head) for head in zip(self.tables, modulation)])
 
-    def _product(self, graph: Data, table: int, *functions: Tensor) -> MaskOperator:
+    def _product(self, graph: Data, table: int, modulation: Tensor) -> MaskOperator:
         """The product of the estimates by the walks of a table."""
         names = _stitched(self.name, table, self.stitch)
-        estimates: list[MaskOperator] = [self._estimate(graph, name, *functions) for name in names]
+        estimates: list[MaskOperator] = [self._estimate(graph, name, modulation) for name in names]
         return reduce(ProductOperator, estimates)
 
-    def _estimate(self, graph: Data, name: str, modulation: Tensor, keys: Tensor | None = None) -> GRFOperator:
+    def _estimate(self, graph: Data, name: str, modulation: Tensor) -> GRFOperator:
         """The mask that the walks of that name estimate."""
         num_nodes = int(graph.num_nodes)
         first = [graph[f"{name}_{part}"] for part in _PARTS]
@@ -159,7 +149,7 @@ class GRFMask(Mask):
             second = [graph[f"{name}_key_{part}"] for part in _PARTS]
         coeffs = self._diagonal(graph[f"{name}_diagonal"]) if self.corrects else None
         walks = walk_product(*first, *second, num_nodes, self.max_length, modulation.dtype, coeffs)
-        return GRFOperator(walks, modulation, keys)
+        return GRFOperator(walks, modulation)
 
     def _diagonal(self, coeffs: Tensor) -> Tensor:
         """Stored coefficients of the diagonal, refused where walks may be longer than the mask covers."""

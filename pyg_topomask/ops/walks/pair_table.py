@@ -93,14 +93,9 @@ class EntryTable:
         return Combination(self.coeffs, weights).values
 
 
-def monomials(modulation: Tensor, other: Tensor | None = None) -> Tensor:
-    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `monomial`.
-
-    With an ``other`` function ``g``, ``(f_a g_b + f_b g_a) / 2``.
-    """
-    products = modulation[..., :, None] * (modulation if other is None else other)[..., None, :]
-    if other is not None:
-        products = (products + products.mT) / 2
+def monomials(modulation: Tensor) -> Tensor:
+    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `monomial`."""
+    products = modulation[..., :, None] * modulation[..., None, :]
     # Each entry of the outer product is used once: threads add the gradients of a repeated index in no fixed order.
     return products.flatten(-2).index_select(-1, _lower(modulation.size(-1), modulation.device))
 

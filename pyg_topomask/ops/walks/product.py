@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import coarsest_eps
-from pyg_topomask.ops.products.factors import Meeting, TermCounts
+from pyg_topomask.ops.products.factors import TermCounts
 from pyg_topomask.ops.walks.merge import WalkTable, revisits
 from pyg_topomask.ops.walks.pair_table import (
     EntryTable,
@@ -137,13 +137,6 @@ class WalkProduct:
         if self.diagonal is not None:
             coeffs = with_diagonal(index, coeffs, self.diagonal)
         return entry_table(index, coeffs, self.num_nodes)
-
-    @cached_property
-    @torch.inference_mode(False)
-    def meeting(self) -> Meeting:
-        r"""The pairs of entries of :math:`\Phi_1` and :math:`\Phi_2` that meet in a node."""
-        assert self.right is not None
-        return Meeting(self.left.pattern, self.right.pattern)
 
     def pair_weights(self, modulation: Tensor) -> Tensor:
         """The monomials of ``f`` for the coefficients of `pairs`, shape ``[Q]`` or ``[H, Q]``."""

@@ -28,12 +28,10 @@ def series(data, coeffs):
     return sum(c * torch.linalg.matrix_power(step, k) for k, c in enumerate(coeffs))
 
 
-def mask_of(f=F, g=G, **settings):
+def mask_of(f=F, **settings):
     mask = GRFMask(**{"max_length": len(f) - 1, **settings}).double()
     with torch.no_grad():
         mask.modulation.copy_(torch.as_tensor(f))
-        if mask.key_modulation is not None:
-            mask.key_modulation.copy_(torch.as_tensor(g))
     return mask
 
 
@@ -63,7 +61,6 @@ def test_the_mean_of_many_masks_is_the_power_series_everywhere(name, scheme, dia
     ("name", "settings", "wanted"),
     [
         *((name, {"symmetric": False}, series(GRAPHS[name], F)) for name in ("weighted", "one_way")),
-        ("weighted", {"key_modulation": True}, series(GRAPHS["weighted"], np.convolve(F, G))),
         ("one_way", {}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], F).t()),
     ],
 )
@@ -79,11 +76,10 @@ def test_one_table_is_unbiased_off_the_diagonal_only():
     assert standard_errors(values, wanted).diagonal().max() > 10
 
 
-@pytest.mark.parametrize("settings", [{}, {"key_modulation": True}])
-def test_only_the_diagonal_is_corrected(settings):
-    data, g = walked(GRAPHS["weighted"], diagonal="corrected"), G if settings else F
-    dense, shared = (mask_of(diagonal=kind, **settings)(data).to_dense() for kind in ("corrected", "shared"))
-    products = torch.tensor([(F[a] * g[b] + F[b] * g[a]) / 2 for b in range(3) for a in range(b + 1)]).double()
+def test_only_the_diagonal_is_corrected():
+    data = walked(GRAPHS["weighted"], diagonal="corrected")
+    dense, shared = (mask_of(diagonal=kind)(data).to_dense() for kind in ("corrected", "shared"))
+    products = torch.tensor([F[a] * F[b] for b in range(3) for a in range(b + 1)]).double()
     torch.testing.assert_close(dense.diagonal(), data.walk_diagonal.double() @ products)
     torch.testing.assert_close(dense[OFF], shared[OFF])
     assert not torch.allclose(shared.diagonal(), dense.diagonal())
@@ -100,7 +96,7 @@ def test_only_the_diagonal_is_corrected(settings):
     ],
 )
 def test_initial_modulation(initial, wanted):
-    mask = GRFMask(2, max_length=3, initial=initial, key_modulation=True)
+    mask = GRFMask(2, max_length=3, initial=initial)
     for parameter in mask.parameters():
         torch.testing.assert_close(parameter.detach(), torch.tensor([wanted, wanted], dtype=torch.float32))
     if initial == "exp":
@@ -120,8 +116,8 @@ def test_the_far_mask_reaches_further_than_the_default_one():
 
 
 def test_positive_modulation_has_no_negative_entry():
-    data, minus = walked(GRAPHS["star"]), -np.asarray(F)
-    op, plain = mask_of(g=minus, positive=True, key_modulation=True)(data), mask_of(np.abs(F))
+    data = walked(GRAPHS["star"])
+    op, plain = mask_of(positive=True)(data), mask_of(np.abs(F))
     torch.testing.assert_close(op.to_dense(), plain(data).to_dense())
     assert op.bound is op
 
