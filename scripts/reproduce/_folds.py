@@ -8,34 +8,38 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _bench import markdown, read_json, resumed
+from _bench import described, machine, markdown, read_json, resumed
 from _fitting import mean_and_spread
 from _tables import (
-    EQUAL,
-    Lines,
-    Plot,
     Report,
-    described,
     finish,
-    machine,
+    plot_curves,
     plot_runs,
     positive,
+    read_curve,
     read_options,
     store,
     table_parser,
+    warmup_of,
 )
 from scipy import stats
 
 from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.errors import MissingDataError
+from pyg_topomask.run.output.report import PERCENT
 
 SOCIAL = ("imdb-binary", "imdb-multi", "reddit-binary", "reddit-multi-5k", "collab")
 """Data sets without node features. Errica et al. have other folds for them where degrees are the features."""
+
+EQUAL = ("epochs", "time")  # two comparisons of methods: for equal epochs, and in the time of the first row
+SPREAD = "± is the standard deviation of the sample over runs."
+Figure = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+"""Text of a cell, by the row and all rows of the report."""
 
 METRICS = "metrics.csv"  # file of a run, with a header and a line for each epoch
 
@@ -68,19 +72,29 @@ def schedule(epochs: int, warmup: int, tag: str) -> list[str]:
     ]
 
 
+def planned(path: Path, tag: str, run: int, epochs: int, settings: Iterable[str]) -> list[str]:
+    """Overrides of a config for one run: settings, a seed, and so many epochs with the config's share of warm-up."""
+    return [*settings, f"seed={run}", *schedule(epochs, warmup_of(path, epochs), f"{tag}-{epochs}-{run}")]
+
+
 def run_folder(path: Path, out: Path, settings: Sequence[str]) -> Path:
     """Folder of the one run of a config."""
     parsed = check_config(path, settings)[0]
     return out / "runs" / parsed.name / str(parsed.config.seed)
 
 
-def run_once(path: Path, out: Path, settings: Sequence[str], metric: str = "accuracy") -> dict[str, Any]:
+def run_once(
+    path: Path, out: Path, settings: Sequence[str], metric: str = "accuracy", curves: bool = False
+) -> dict[str, Any]:
     """Results of one run after the epoch of the best validation result; ``"seconds"`` are as of `timed_run`, and
-    ``"ran"`` is the number of epochs.
+    ``"ran"`` is the number of epochs. With ``curves``, also the validation results over time.
     """
     summary, seconds = timed_run(path, out, settings)
     found = {part: summary["metrics"][f"{part}_{metric}"]["values"][0] for part in ("val", "test")}
-    return found | {"seconds": seconds, "ran": summary["epochs"][0], "parameters": summary["num_parameters"]}
+    found |= {"seconds": seconds, "ran": summary["epochs"][0], "parameters": summary["num_parameters"]}
+    if curves:
+        found["curves"] = read_curve(run_folder(path, out, settings), metric, seconds / found["ran"])
+    return found
 
 
 def timed_run(path: Path, out: Path, settings: Sequence[str]) -> tuple[dict[str, Any], float]:
@@ -136,15 +150,16 @@ def equal_rows(dataset: str, method: str, first: str) -> dict[str, dict[str, str
     return {equal_key(dataset, method, part): {"dataset": dataset, "method": method, "equal": part} for part in parts}
 
 
-def equal_epochs(row: Mapping[str, Any], epochs: int, report: Path, first: str) -> int:
+def equal_epochs(row: Mapping[str, Any], epochs: int, found: Mapping[str, Any], first: str) -> int:
     """Epochs of a run: those given, or as many as take the time of the first method, by the times of the first seed.
+
+    ``found`` are the rows of the report.
 
     Raises:
         RunError: If the first method was not run.
     """
     if row["equal"] == "epochs":
         return epochs
-    found = read_json(report)["rows"]
     base, own = (found.get(equal_key(row["dataset"], method, "epochs")) for method in (first, row["method"]))
     if base is None:
         raise RunError(f"rows of equal time need those of {first!r}; add it to --methods")
@@ -182,6 +197,16 @@ def seconds(row: Mapping[str, Any]) -> list[float]:
     return [time for time, where in zip(row["seconds"], row["machine"]) if where == row["machine"][-1]]
 
 
+def gap_to(key_of: Callable[[Mapping[str, Any]], str]) -> Figure:
+    """A figure of a row: its difference to the row with this key."""
+
+    def figure(row: Mapping[str, Any], rows: Mapping[str, Any]) -> str:
+        other = rows.get(key_of(row))
+        return "–" if other is None or other is row else difference(row["test"], other["test"])
+
+    return figure
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Rows that a script compares run by run; its table and plot, and its command.
@@ -192,15 +217,18 @@ class Comparison:
         epochs: Number of epochs on each data set.
         methods: All methods.
         run: Makes a run: the row, the number of the run, the epochs and the folder -> its results.
-        what: What the results are, for the table of `lines`.
+        what: What the results are, for the table.
         columns: Key of a row -> title of its column, for the first columns of the table.
-        places: Decimals of the results.
-        scale: Factor of the results.
+        figures: Further columns of the table: title -> text, by the row and all rows.
+        scale, places: Factor and decimals of the results.
+        metrics: Data set -> metric, which has its own factor and decimals.
         label: What the results are, in the plot.
         panel, line: Title of a row's panel in the plot, and its name there; keys of the row are in braces.
         runs: Number of runs of each row.
         rows: Key in the report -> the row without results, for one data set and method.
-        default: Data sets without ``--datasets``; all if :obj:`None`.
+        first: If given, all methods have a second row, trained for as many epochs as take the time of this method.
+        absent: Whether a data set has no row of a method.
+        optional: Data sets and methods that are run on request alone.
     """
 
     doc: str | None
@@ -209,53 +237,71 @@ class Comparison:
     methods: Iterable[str]
     run: Callable[[Mapping[str, Any], int, int, Path], dict[str, Any]]
     what: str = ""
-    columns: Mapping[str, str] = field(default_factory=dict)
-    places: int = 3
+    columns: Mapping[str, str] = field(default_factory=lambda: {"dataset": "data set", "method": "layers"})
+    figures: Mapping[str, Figure] = field(default_factory=dict)
     scale: float = 100
+    places: int = 2
+    metrics: Mapping[str, str] = field(default_factory=dict)
     label: str = "test accuracy (%)"
     panel: str = "{dataset}"
     line: str = "{method}"
     runs: int = 3
     rows: Callable[[str, str], Mapping[str, Mapping[str, str]]] = one_row
-    default: Sequence[str] | None = None
+    first: str | None = None
+    absent: Callable[[str, str], bool] = lambda dataset, method: False
+    optional: Collection[str] = ()
 
     def lines(self, report: Report) -> Iterator[str]:
-        """The table of runs with several seeds, and how they were made."""
-        yield f"{machines(report)}. {self.what}\n"
-        head = "parameters: | seeds: | epochs: | s/epoch: | validation: | test: | 95 % of the mean:"
-        yield from markdown(" | ".join([*self.columns.values(), head]), map(self._cells, report["rows"].values()))
+        """The table, and how the runs were made."""
+        yield f"{machines(report)}. {self.what} {SPREAD}\n"
+        columns = self.columns | ({"equal": "equal"} if self.first else {})
+        figures = ["parameters", "runs", "epochs", "s/epoch", "validation", "test", "95 % of the mean", *self.figures]
+        titles = [*columns.values(), *(f"{title}:" for title in figures)]
+        rows = report["rows"]
+        cells = [[*map(row.get, columns), *self._figures(row, rows)] for row in rows.values()]
+        known = [column for column in zip(titles, *cells) if set(column[1:]) != {"–"}]
+        heads, *cells = zip(*known)
+        yield from markdown(" | ".join(heads), cells)
 
-    def _cells(self, row: Mapping[str, Any]) -> list[Any]:
-        val, test = ([self.scale * value for value in row[part]] for part in ("val", "test"))
-        epochs, span = row.get("trained", row["epochs"])[0], interval(test)
-        cells = [*(row[key] for key in self.columns), f"{row['parameters'][0]:,}", len(test), epochs]
-        cells += [f"{statistics.median(row['seconds']) / epochs:.1f}"]
-        cells += [mean_and_spread(part, self.places) for part in (val, test)]
-        return [*cells, "–" if span is None else f"{span[0]:.{self.places}f} to {span[1]:.{self.places}f}"]
+    def _figures(self, row: Mapping[str, Any], rows: Mapping[str, Any]) -> Iterator[Any]:
+        scale, places = self._form(row)
+        epochs = statistics.fmean(row.get("ran") or row.get("trained") or row["epochs"])
+        yield f"{row['parameters'][0]:,}" if "parameters" in row else "–"
+        yield from (len(row["test"]), f"{epochs:.0f}")
+        yield f"{statistics.median(seconds(row)) / epochs:.2f}" if "seconds" in row else "–"
+        yield from (mean_and_spread(row[part], places, scale) if part in row else "–" for part in ("val", "test"))
+        span = interval([scale * value for value in row["test"]])
+        yield "–" if span is None else f"{span[0]:.{places}f} to {span[1]:.{places}f}"
+        yield from (figure(row, rows) for figure in self.figures.values())
+
+    def _form(self, row: Mapping[str, Any]) -> tuple[float, int]:
+        """Factor and decimals of the results of a row."""
+        metric = self.metrics.get(row["dataset"])
+        return (self.scale, self.places) if metric is None else (100, 2) if metric in PERCENT else (1, 4)
 
     def plot(self, report: Report, path: Path) -> None:
-        """Test results of all runs."""
-        panels: dict[str, dict[str, Sequence[float]]] = {}
+        """Validation results over time, with a panel for each data set, or the test results of all runs."""
+        panels: dict[str, dict[str, Sequence[Any]]] = {}
+        curves = all("curves" in row for row in report["rows"].values())
         for row in report["rows"].values():
             panel = panels.setdefault(self.panel.format_map(row), {})
-            panel[self.line.format_map(row)] = [self.scale * value for value in row["test"]]
-        plot_runs(panels, self.label, path)
+            scaled = [self._form(row)[0] * value for value in row["test"]]
+            panel[self.line.format_map(row)] = row["curves"] if curves else scaled
+        plot_curves(panels, path) if curves else plot_runs(panels, self.label, path)
 
-    def main(
-        self, arguments: Sequence[str] | None = None, lines: Lines | None = None, plot: Plot | None = None
-    ) -> None:
+    def main(self, arguments: Sequence[str] | None = None) -> None:
         """Make the first run of every row of a data set, then the second, and so on. Draw a plot at the end.
 
         Finished runs are kept, also those of another machine. Data sets that can neither be found nor downloaded are
-        left out. A script may have its own table and plot.
+        left out.
 
         Raises:
             RunError: If no data set is found, or if the folder has a report with other settings.
         """
-        lines, methods, datasets = lines or self.lines, list(self.methods), list(self.epochs)
         parser = table_parser(self.doc or "", self.name, "2 epochs, 1 run")
-        parser.add_argument("--datasets", nargs="+", choices=datasets, default=self.default or datasets)
-        parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
+        for option, names in (("--datasets", list(self.epochs)), ("--methods", list(self.methods))):
+            default = [name for name in names if name not in self.optional]
+            parser.add_argument(option, nargs="+", choices=names, default=default)
         parser.add_argument("--runs", type=int, choices=range(1, 11), default=self.runs, help="folds or seeds")
         parser.add_argument("--epochs", type=positive, help="epochs of each run, instead of those of the data set")
         options = read_options(parser, arguments)
@@ -266,26 +312,34 @@ class Comparison:
         for dataset in options.datasets:
             try:
                 for run in range(options.runs):
-                    self._fill(report, dataset, run, lines, options)
+                    self._fill(report, dataset, run, options)
             except MissingDataError as error:
                 print(f"{dataset} is left out: {error}")
         if not report["rows"]:
             raise RunError("nothing was run, because no data set was found")
-        finish(report, lines, plot or self.plot, options)
+        finish(report, self.lines, self.plot, options)
 
-    def _fill(self, report: dict[str, Any], dataset: str, run: int, lines: Lines, options: argparse.Namespace) -> None:
+    def _fill(self, report: dict[str, Any], dataset: str, run: int, options: argparse.Namespace) -> None:
         """Make one run of every row. Write the report after each."""
-        epochs = options.epochs or self.epochs[dataset]
-        for method in options.methods:
-            for key, start in self.rows(dataset, method).items():
-                row = report["rows"].get(key, dict(start))
-                if len(row.get("test", [])) > run:
-                    continue
-                where = {"epochs": epochs, "machine": described(machine())}
-                for name, value in (self.run(row, run, epochs, options.out) | where).items():
-                    row.setdefault(name, []).append(value)
-                report["rows"][key] = row
-                store(report, lines, options)
+        for key, start in self._planned(dataset, options.methods):
+            row = report["rows"].get(key, dict(start))
+            if len(row.get("test", [])) > run:
+                continue
+            planned = epochs = options.epochs or self.epochs[dataset]
+            found: dict[str, Any] = {}
+            if self.first is not None:
+                found["trained"] = epochs = equal_epochs(row, planned, report["rows"], self.first)
+            found |= self.run(row, run, epochs, options.out) | {"epochs": planned, "machine": described(machine())}
+            for name, value in found.items():
+                row.setdefault(name, []).append(value)
+            report["rows"][key] = row
+            store(report, self.lines, options)
+
+    def _planned(self, dataset: str, methods: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+        for method in methods:
+            if not self.absent(dataset, method):
+                rows = self.rows(dataset, method) if self.first is None else equal_rows(dataset, method, self.first)
+                yield from rows.items()
 
 
 def _earlier(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

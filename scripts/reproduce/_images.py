@@ -4,7 +4,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +30,6 @@ WIDTH, HEADS, CLASSES = 32, 4, 10
 BATCH, RATE, DECAY = 32, 8e-3, 1e-4
 DIGIT_PARTS, MNIST_PARTS, QUICK_PARTS = (1024, 320, 453), (8000, 1000, 1000), (64, 32, 32)
 """Images for training, validation and test."""
-
-
-IMAGES = {"plain": "8 × 8", "shifted": "shifted on 16 × 16"}
-SIDES = {"plain": 8, "shifted": 16}
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,24 @@ def fit_images(
         return cross_entropy(model(images[rows], grids), classes[rows])
 
     return fit(model, batches, loss, validate, epochs, steps, rate, DECAY)
+
+
+def train_images(
+    model: ImageModel, pictures: Pictures, grids: Grids, drawn: Grids, epochs: int, rate: float = RATE
+) -> dict[str, Any]:
+    """Results of a training, after the epoch of the best accuracy on the validation part; ``drawn`` are its grids."""
+    error, seconds = fit_images(
+        model, pictures, grids, partial(error_rate, model, pictures.parts["val"], drawn), epochs, rate
+    )
+    found = {"val": 1 - error, "test": 1 - error_rate(model, pictures.parts["test"], drawn), "seconds": seconds}
+    return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+
+
+def classifier(pictures: Pictures, layers: int, positions: bool, pool: str = "mean", **branch: Any) -> ImageModel:
+    """A vision transformer, or message passing on patches; ``branch`` is the ``attn`` or ``conv`` of `GPSModel`."""
+    channels, places = pictures.parts["train"][0].size(-1), pictures.side**2 if positions else None
+    settings = {"pool": pool, "pre_norm": True, "act": "gelu", "num_positions": places}
+    return ImageModel(GPSModel(channels, WIDTH, CLASSES, layers, **branch, **settings))
 
 
 class DenseFeaturesMask(Mask):

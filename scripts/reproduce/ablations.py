@@ -15,15 +15,12 @@ on the validation set. No setting is chosen, and no choice looks at the test set
 The same command continues an interrupted one and keeps finished runs.
 """
 
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _bench import markdown
-from _folds import Comparison, difference, errica_fold, machines, run_once, schedule, seconds
-from _tables import CONFIGS, mean_and_std, start, warmup_of
+from _folds import Comparison, errica_fold, gap_to, planned, run_once
+from _tables import CONFIGS, start
 
 
 class Method(NamedTuple):
@@ -94,15 +91,11 @@ TENTH = "[1087,233,233]"
 
 def settings_of(dataset: str, method: str, row: str, run: int, epochs: int) -> list[str]:
     """Overrides of a config for one run."""
-    data = DATASETS[dataset]
-    warmup = warmup_of(CONFIGS / METHODS[method].folder / f"{dataset}.yaml", epochs)
+    data, (folder, rows) = DATASETS[dataset], METHODS[method]
+    settings = [text.format(conv=data.conv, most_nodes=data.most_nodes) for text in rows[row]]
     tenth = ["dataset.split_mode=random", f"dataset.split={TENTH}"]
-    return [
-        *(setting.format(conv=data.conv, most_nodes=data.most_nodes) for setting in METHODS[method].rows[row]),
-        *(tenth if dataset == "peptides-func" else errica_fold(dataset, run)),
-        f"seed={run}",
-        *schedule(epochs, warmup, f"{method}-{row}-{epochs}-{run}"),
-    ]
+    settings += tenth if dataset == "peptides-func" else errica_fold(dataset, run)
+    return planned(CONFIGS / folder / f"{dataset}.yaml", f"{method}-{row}", run, epochs, settings)
 
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
@@ -110,24 +103,6 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     dataset, method = row["dataset"], row["method"]
     path = CONFIGS / METHODS[method].folder / f"{dataset}.yaml"
     return run_once(path, out, settings_of(dataset, method, row["row"], run, epochs), DATASETS[dataset].metric)
-
-
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    yield f"{machines(report)}.\n"
-    head = "data set | method | row | parameters: | runs: | epochs: | minutes: | metric | validation: | test:"
-    cells = (_cells(key, row, report["rows"]) for key, row in report["rows"].items())
-    yield from markdown(f"{head} | to the first row: | to the last row:", cells)
-
-
-def _cells(key: str, row: Mapping[str, Any], rows: Mapping[str, Any]) -> list[Any]:
-    metric, known = DATASETS[row["dataset"]].metric, [row[name] for name in ("dataset", "method", "row")]
-    known += [f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
-    figures = [f"{statistics.fmean(seconds(row)) / 60:.1f}", metric]
-    figures += [mean_and_std(metric, row[part]) for part in ("val", "test")]
-    keys = list(rows_of(row["dataset"], row["method"]))
-    others = {other: rows.get(other, {"test": []})["test"] for other in (keys[0], keys[-1])}
-    return known + figures + ["–" if other == key else difference(row["test"], test) for other, test in others.items()]
 
 
 def rows_of(dataset: str, method: str) -> dict[str, dict[str, str]]:
@@ -142,13 +117,20 @@ COMPARISON = Comparison(
     {name: data.epochs for name, data in DATASETS.items()},
     METHODS,
     make_run,
+    "Accuracy (%), and average precision on Peptides-func.",
+    {"dataset": "data set", "method": "method", "row": "row"},
+    figures={
+        title: gap_to(lambda row, place=place: list(rows_of(row["dataset"], row["method"]))[place])
+        for title, place in (("to the first row", 0), ("to the last row", -1))
+    },
+    metrics={"peptides-func": "ap"},
     label="test result × 100",
     panel="{dataset}, {method}",
     line="{row}",
     rows=rows_of,
-    default=["enzymes", "proteins"],
+    optional=["peptides-func"],
 )
-plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 from _bench import described, draw_lines, in_fresh_process, machine, markdown, resumed
-from _gkat import parser
-from _tables import finish, positive, read_options, start, store
+from _tables import finish, positive, read_options, start, store, table_parser
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
@@ -205,7 +204,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
 
 def main() -> None:
     """Measure every kind of graph."""
-    made = parser(__doc__, "gkat_cost")
+    made = table_parser(__doc__, "gkat_cost", "a trial of minutes")
     made.add_argument("--cases", nargs="+", choices=CASES, help="default: all, or motif and cycle with --quick")
     made.add_argument("--repeats", type=positive, default=7, help="timed passes of each layer; 2 with --quick")
     made.add_argument("--largest-dense", type=int, default=5000, help="largest graph whose pairs are all formed")

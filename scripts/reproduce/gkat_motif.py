@@ -8,44 +8,14 @@ As in Table 4, the other methods get the time that 100 epochs of GKAT take: GKAT
 their budget. A method with cheaper epochs does more of them, until neither its validation loss nor its accuracy has
 improved for 80 epochs. No choice looks at the test set, an eighth of the graphs. Times are processor time of one
 thread, so that other programs do not change the budget.
-Finished runs are kept, so the same command continues; a run is repeated if its budget has changed.
+The same command continues an interrupted one and keeps finished runs.
 """
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
-from typing import Any
+from _gkat import METHODS, TASKS, comparison
+from _tables import start
 
-from _gkat import lines as lines
-from _gkat import plot as plot
-from _gkat import write_report
-from _gkat_synthetic import TASKS, compare, described, quickened, synthetic_parser
-from _tables import finish, start
-
-
-def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The number of tasks on which GKAT's mean is above that of each other method, in words."""
-    text = ""
-    for key, when in (("values", "the same time"), ("of_equal_epochs", "as many epochs")):
-        means, parts = {(row["title"], row["method"]): fmean(row[key]) for row in rows}, []
-        for other in dict.fromkeys(method for _, method in means if method != "GKAT"):
-            gaps = [means[title, "GKAT"] - mean for (title, method), mean in means.items() if method == other]
-            parts.append(f"{other} on {sum(gap > 0 for gap in gaps)} of {len(gaps)}")
-        text += f" In {when} GKAT is more accurate than {', '.join(parts)} tasks." if parts else ""
-    return text
-
-
-def main() -> None:
-    """Train every method on every task."""
-    made = synthetic_parser(__doc__, "gkat_motif")
-    names = [task.name for task in TASKS]
-    made.add_argument("--tasks", nargs="+", choices=names, default=names, help="columns of Table 4")
-    options = quickened(made)
-    rows: list[dict[str, Any]] = []
-    for task in TASKS:
-        for row in compare(task, options) if task.name in options.tasks else ():
-            rows.append(row)
-            report = write_report(rows, described(rows, options) + verdict(rows), options)
-    finish(report, lines, plot, options)
+COMPARISON = comparison(__doc__, "gkat_motif", TASKS, [*METHODS, "GKAT-0"])
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

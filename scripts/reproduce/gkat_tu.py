@@ -10,15 +10,12 @@ from $TOPOMASK_DATA; for social graphs, the folds are those with degrees as feat
 same command continues an interrupted one. Data that cannot be found or downloaded are left out.
 """
 
-import statistics
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from _bench import markdown
-from _folds import Comparison, errica_fold, machines, run_once, seconds
-from _tables import CONFIGS, mean_and_std, start
+from _folds import Comparison, errica_fold, run_once
+from _tables import CONFIGS, start
 
 PUBLISHED = {
     "proteins": "75.8 ± 3.8",
@@ -39,21 +36,18 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     return run_once(CONFIGS / "gkat" / f"{row['dataset']}.yaml", out, settings)
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    yield f"{machines(report)}. Mean and deviation over outer folds; at most so many epochs; seconds of a run.\n"
-    cells = []
-    for row in report["rows"].values():
-        known = [row["dataset"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
-        figures = [f"{statistics.fmean(seconds(row)):.0f}", mean_and_std("accuracy", row["test"])]
-        cells.append([*known, *figures, PUBLISHED[row["dataset"]]])
-    yield from markdown("data | parameters: | folds: | epochs: | seconds: | accuracy: | published:", cells)
-
-
-EPOCHS = dict.fromkeys(PUBLISHED, 1000)  # published, at most: runs stop early
-DEFAULT = ["proteins", "enzymes", "nci1", "dd"]
-COMPARISON = Comparison(__doc__, "gkat_tu", EPOCHS, ["GKAT"], make_run, runs=10, default=DEFAULT)
-plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
+COMPARISON = Comparison(
+    __doc__,
+    "gkat_tu",
+    dict.fromkeys(PUBLISHED, 1000),  # published, at most: runs stop early
+    ["GKAT"],
+    make_run,
+    "Accuracy (%) over outer folds; at most so many epochs.",
+    figures={"published": lambda row, rows: PUBLISHED[row["dataset"]]},
+    runs=10,
+    optional=[name for name in PUBLISHED if name not in ("proteins", "enzymes", "nci1", "dd")],
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

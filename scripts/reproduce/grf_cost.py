@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _bench import draw_lines, exponent, markdown, milliseconds
-from _tables import described, finish, machine, read_options, start, store, table_parser
+from _bench import described, draw_lines, exponent, machine, markdown, milliseconds
+from _tables import finish, read_options, start, store, table_parser
 from torch.nn.functional import scaled_dot_product_attention
 from torch_geometric.data import Data
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from _bench import draw_lines, markdown, ring_with_bridges
-from _tables import described, finish, machine, read_options, start, table_parser
+from _bench import described, draw_lines, machine, markdown, ring_with_bridges
+from _tables import finish, read_options, start, table_parser
 from rich.progress import track
 from torch import Tensor
 from torch_geometric.data import Batch, Data

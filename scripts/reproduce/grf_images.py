@@ -1,11 +1,12 @@
 """Images: a small vision transformer with linear attention under masks of the grid of pixels (Reid et al. 2024).
 
     python scripts/reproduce/grf_images.py --quick                           # a trial
-    python scripts/reproduce/grf_images.py --images plain --positions none   # 8 × 8, only the mask knows the grid
+    python scripts/reproduce/grf_images.py --datasets plain   # 8 × 8, only the mask knows the grid
     python scripts/reproduce/grf_images.py                                   # digits, all rows, 5 seeds
 
-Layers have pre-norm and attention alone. The prediction is read from the mean of pixels, or from a class token, whose
-row and column of a mask are ones. A token does not see what the last layer does to pixels, so it has one layer more.
+Layers have pre-norm and attention alone. Without positions, the prediction is read from the mean of pixels; with them,
+from a class token, whose row and column of a mask are ones. A token does not see what the last layer does to pixels, so
+it has one layer more.
 Norms are batch norms: 10 epochs of GRF reached 87 % on the validation set, and 23 % with norms of single nodes.
 Positions are none, or learned and absolute as in the paper's experiments on photographs (arXiv:2410.03462, Section 4
 and Appendix C.2). Walks of the row "GRF" are drawn once for each layer and seed and are shared by all images, as in
@@ -17,42 +18,37 @@ the row "GRF". Epochs are chosen on the validation set, and no setting on the te
 The same command continues an interrupted one.
 """
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import product
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from _bench import described, markdown
-from _fitting import earlier, fill_rows, gin, mean_and_spread, model_parser
+from _fitting import gin, mean_and_spread
+from _folds import Comparison
 from _images import (
-    CLASSES,
     HEADS,
-    IMAGES,
-    SIDES,
     WIDTH,
     DenseFeaturesMask,
     Grids,
     ImageModel,
     Pictures,
+    classifier,
     error_rate,
-    fit_images,
     load_digits,
+    train_images,
 )
-from _tables import EQUAL, finish, plot_runs, read_options, start
+from _tables import start
 from torch.nn import Module
 
-from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention, PowerSeriesMask, ToeplitzMask
+from pyg_topomask.nn import GRFAttention, MaskedAttention, PowerSeriesMask, ToeplitzMask
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.transforms import AddRandomWalks
 
-HOPS, HALT, WALKS = 4, 0.5, 16
-LAYERS = {"mean": 2, "token": 3}
-"""Number of layers by what the prediction is read from."""
+HOPS, HALT, WALKS, EPOCHS = 4, 0.5, 16, 10
+KINDS = {"plain": (8, False), "plain, positions": (8, True), "shifted": (16, False), "shifted, positions": (16, True)}
+"""Side of the images, and whether positions are learned and the prediction is read from a token."""
 
-EPOCHS = 10
 FIRST, REDRAWN = "GRF", "GRF, redrawn"
 WALKERS = {1: "GRF, 1 walk", 4: "GRF, 4 walks", 16: FIRST, 64: "GRF, 64 walks", 256: "GRF, 256 walks"}
 OTHER_DRAW = 10**6
@@ -92,7 +88,7 @@ class Method(NamedTuple):
         return AddRandomWalks(**settings, seed=seed) if self.branch is _grf else None
 
 
-METHODS = {
+METHODS: dict[str, Method] = {
     FIRST: Method(_grf),
     "linear": Method(lambda layer, side: masked(None)),
     REDRAWN: Method(_grf),
@@ -106,98 +102,55 @@ METHODS = {
 }
 
 
-def classifier(method: Method, pictures: Pictures, positions: str, readout: str) -> ImageModel:
+def layers_of(positions: bool) -> int:
+    """Number of layers: one more with a token."""
+    return 3 if positions else 2
+
+
+def model_of(method: Method, pictures: Pictures, positions: bool) -> ImageModel:
     """A vision transformer, or message passing on pixels."""
-    return ImageModel(
-        GPSModel(
-            pictures.parts["train"][0].size(-1),
-            WIDTH,
-            CLASSES,
-            LAYERS[readout],
-            **{"conv" if method.messages else "attn": lambda layer: method.branch(layer, pictures.side)},
-            pool="mean" if readout == "mean" or method.messages else "graph_token",
-            pre_norm=True,
-            act="gelu",
-            num_positions=pictures.side**2 if positions == "learned" else None,
-        )
-    )
+    branch = {"conv" if method.messages else "attn": lambda layer: method.branch(layer, pictures.side)}
+    pool = "graph_token" if positions and not method.messages else "mean"
+    return classifier(pictures, layers_of(positions), positions, pool, **branch)
 
 
-def train(pictures: Pictures, positions: str, readout: str, name: str, epochs: int, seed: int) -> dict[str, Any]:
-    """Train one model; accuracies are those of the epoch with the best validation accuracy."""
-    torch.manual_seed(seed)
-    method, redrawn = METHODS[name], name == REDRAWN
-    walks = [method.draw(LAYERS[readout], seed + more) for more in (0, OTHER_DRAW)]
-    grids, others = (Grids(pictures.side, drawn, redrawn) for drawn in walks)
-    model = classifier(method, pictures, positions, readout)
-    drawn = others if redrawn else grids  # the walks of "redrawn" are new in every part
-    validate = partial(error_rate, model, pictures.parts["val"], drawn)
-    error, seconds = fit_images(model, pictures, grids, validate, epochs)
-    found = {"val": 1 - error, "test": 1 - error_rate(model, pictures.parts["test"], drawn), "seconds": seconds}
+digits = cache(load_digits)
+
+
+def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
+    """Results of one run."""
+    torch.set_num_threads(1)
+    (side, positions), method, redrawn = KINDS[row["dataset"]], METHODS[row["method"]], row["method"] == REDRAWN
+    pictures = digits(side, out.name == "quick")
+    torch.manual_seed(run)
+    draws = [method.draw(layers_of(positions), run + more) for more in (0, OTHER_DRAW)]
+    grids, others = (Grids(side, drawn, redrawn) for drawn in draws)
+    model = model_of(method, pictures, positions)
+    found = train_images(model, pictures, grids, others if redrawn else grids, epochs)  # redrawn: new in every part
     frozen = grids.transform is not None and not redrawn
-    found["other walks"] = 1 - error_rate(model, pictures.parts["test"], others) if frozen else None
-    return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+    return found | {"other walks": 1 - error_rate(model, pictures.parts["test"], others) if frozen else None}
 
 
-def percent(values: Sequence[float]) -> str:
-    """Mean and standard deviation in percent."""
-    return mean_and_spread([100 * value for value in values], 1)
+def other_walks(row: Mapping[str, Any], rows: Mapping[str, Any]) -> str:
+    """Test accuracy under walks of another draw."""
+    return "–" if None in row["other walks"] else mean_and_spread(row["other walks"], 1, 100)
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    yield (
-        f"{described(report['machine'])}. Test accuracy (%) after the epoch of the best validation accuracy; "
-        f"{report['seeds']} seed(s) unless others are named. Seconds are processor time of the training. Published: "
-        "ImageNet / iNaturalist2021 / Places365, or ImageNet alone."
-    )
-    yield ""
-    cells = []
-    for row in (row for row in report["rows"].values() if row.get("epochs", {}).get("seconds")):
-        first, second = (row.get(part, {}) for part in EQUAL)
-        others = first["other walks"]
-        cells.append([IMAGES[row["images"]], *(row[key] for key in ("positions", "readout", "method"))])
-        cells[-1] += [f"{first['parameters'][0]:,}", first["num_epochs"], f"{statistics.fmean(first['seconds']):.0f}"]
-        cells[-1] += [_figure(first, report["seeds"]), "–" if others[0] is None else percent(others)]
-        cells[-1] += [second.get("num_epochs", "–"), _figure(second, report["seeds"])]
-        cells[-1].append(PUBLISHED.get(row["method"], "–"))
-    head = "images | positions | read from | attention | parameters: | epochs: | seconds: | test, equal epochs:"
-    yield from markdown(f"{head} | other walks: | epochs: | test, time of GRF: | published:", cells)
-
-
-def _figure(part: Mapping[str, Any], seeds: int) -> str:
-    found = part.get("test", [])
-    if not found:
-        return "–"
-    return percent(found) + (f" ({len(found)} seed(s))" if len(found) != seeds else "")
-
-
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test accuracies of all runs of equal epochs, with a panel for each kind of images and positions."""
-    panels: dict[str, dict[str, list[float]]] = {}
-    for row in (row for row in report["rows"].values() if row.get("epochs", {}).get("seconds")):
-        title = f"{IMAGES[row['images']]}, positions: {row['positions']}, read from {row['readout']}"
-        panels.setdefault(title, {})[row["method"]] = [100 * value for value in row["epochs"]["test"]]
-    plot_runs(panels, "test accuracy (%)", path)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train every method on all images. Write JSON and Markdown after each run, and a plot at the end."""
-    made = model_parser(__doc__, "grf_images", "64 training images, 2 epochs, 1 seed", METHODS, EPOCHS)
-    made.add_argument("--images", nargs="+", choices=list(IMAGES), default=list(IMAGES))
-    made.add_argument("--positions", nargs="+", choices=["none", "learned"], default=["none", "learned"])
-    made.add_argument("--readouts", nargs="+", choices=list(LAYERS), default=list(LAYERS), help="what is read")
-    made.add_argument("--equal", nargs="+", choices=EQUAL, default=list(EQUAL), help="comparisons, epochs first")
-    options = read_options(made, arguments)
-    report = earlier(options)
-    for images in options.images:
-        pictures = load_digits(SIDES[images], options.quick)
-        for readout, positions, part in product(options.readouts, options.positions, options.equal):
-            kind = {"images": images, "positions": positions, "readout": readout}
-            run = partial(train, pictures, positions, readout)
-            key = f"{images}, {readout}, positions {positions}"
-            fill_rows(report, kind, key, part, run, FIRST, lines, options)
-    finish(report, lines, plot, options)
+COMPARISON = Comparison(
+    __doc__,
+    "grf_images",
+    dict.fromkeys(KINDS, EPOCHS),
+    METHODS,
+    make_run,
+    "Test accuracy (%) after the epoch of the best validation accuracy. Published: ImageNet / iNaturalist2021 / "
+    "Places365, or ImageNet alone.",
+    figures={"other walks": other_walks, "published": lambda row, rows: PUBLISHED.get(row["method"], "–")},
+    places=1,
+    panel="{dataset}, equal {equal}",
+    runs=5,
+    first=FIRST,
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ probability of "share"; no choice looks at the test set.
 The same command continues an interrupted one, and keeps finished runs.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-import _bench  # noqa: F401  # says how OpenMP's threads wait, before torch is imported
 from _fitting import mean_and_spread
-from _grf import Experiment, comparison, table_lines
-from _tables import CONFIGS, Report, start
+from _folds import Comparison, planned, run_once
+from _tables import CONFIGS, start
 
 METHODS = {
     "GRF": [],
@@ -28,26 +28,30 @@ METHODS = {
     "GCN": ["gt.layer_type=GCN+None"],
     "GIN with 4 layers": ["gt.layer_type=GIN+None", "gt.layers=4"],
 }
-
-EXPERIMENTS = {
-    task: Experiment(CONFIGS / "grf" / f"long-range-{task}.yaml", 20, metric, METHODS)
-    for task, metric in (("share", "r2"), ("tree", "accuracy"), ("ring", "r2"))
-}
+METRICS = {"share": "r2", "tree": "accuracy", "ring": "r2"}
 
 
-def figure(metric: str, values: Sequence[float]) -> str:
-    """What is left to explain: the mean squared error over the variance (1 - R²), or the share of wrong classes."""
-    return mean_and_spread([1 - value for value in values])
+def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
+    """Results of one run."""
+    path, method = CONFIGS / "grf" / f"long-range-{row['dataset']}.yaml", row["method"]
+    return run_once(path, out, planned(path, method, run, epochs, METHODS[method]), METRICS[row["dataset"]])
 
 
-def lines(report: Report) -> Iterator[str]:
-    """The table, and where it was made."""
-    return table_lines(report, EXPERIMENTS, figure)
-
-
-LABEL = "R², or share of right classes, test"
-COMPARISON = comparison(__doc__, "grf_long_range", EXPERIMENTS, scale=1, label=LABEL)
-plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
+COMPARISON = Comparison(
+    __doc__,
+    "grf_long_range",
+    dict.fromkeys(METRICS, 20),
+    METHODS,
+    make_run,
+    "R², or the share of right classes (tree), and what is left to explain: the difference to 1.",
+    figures={"left": lambda row, rows: mean_and_spread([1 - value for value in row["test"]])},
+    scale=1,
+    places=3,
+    label="R², or share of right classes, test",
+    panel="{dataset}, equal {equal}",
+    first="GRF",
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

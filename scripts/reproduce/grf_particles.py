@@ -2,7 +2,7 @@
 
     python scripts/reproduce/grf_particles.py --quick                     # a trial
     python scripts/reproduce/grf_particles.py                             # both forces, 5 seeds; 0.3 h on one core
-    python scripts/reproduce/grf_particles.py --particles 128 2048        # other sizes of the systems
+    python scripts/reproduce/grf_particles.py --datasets "springs, 10,000 particles"
 
 Systems are those of `ParticleDataset`: 24 for training, 8 for choosing the epoch, 16 for the test. A model predicts the
 change of position and velocity in a frame from the state before, on the graph of the 3 nearest neighbours. The
@@ -14,19 +14,17 @@ mean square of the displacement after 8 predicted frames (positions), with the g
 The same command continues an interrupted one.
 """
 
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import product
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from _bench import described, draw_lines, markdown
-from _fitting import earlier, fill_rows, fit, gin, mean_and_spread, model_parser
-from _tables import EQUAL, SPREAD, finish, read_options, start
+from _fitting import fit, gin, mean_and_spread
+from _folds import Comparison
+from _tables import start
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
@@ -39,7 +37,12 @@ from pyg_topomask.transforms import AddRandomWalks
 
 WIDTH, HEADS, LAYERS, HOPS = 24, 2, 4, 3
 EPOCHS, BATCH, RATE, DECAY = 16, 2, 6e-3, 1e-4
-NUM_TRAIN, NUM_VAL, NUM_TEST, FRAMES = 24, 8, 16, 8
+COUNTS, QUICK_COUNTS, FRAMES = (24, 8, 16), (4, 2, 2), 8
+SYSTEMS = {force: (force, 300) for force in FORCES} | {
+    f"{force}, 10,000 particles": (force, 10_000) for force in FORCES
+}
+"""Force, and number of particles."""
+
 FIRST = "GRF interlacer"
 """The row whose time is that of the second comparison."""
 
@@ -97,6 +100,7 @@ class Systems:
     scale: Tensor
 
 
+@cache
 def load_systems(force: str, particles: int, counts: Sequence[int]) -> Systems:
     """Simulate the systems, and draw their walks."""
     with tempfile.TemporaryDirectory() as folder:
@@ -155,51 +159,31 @@ def rollout(model: Module, graphs: Sequence[Data], scale: Tensor) -> Iterator[fl
         now = TRANSFORM([rebuild(data) for data in now])
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    yield (
-        f"{described(report['machine'])}. Errors on the test set after the epoch of the best validation error; "
-        f"{report['seeds']} seed(s). {SPREAD} Seconds are processor time of the training."
-    )
-    yield ""
-    cells = []
-    for row in (row for row in report["rows"].values() if "time" in row):
-        first, second = (row[part] for part in EQUAL)
-        cells.append([row["force"], f"{row['particles']:,}", row["method"], f"{first['parameters'][0]:,}"])
-        cells[-1] += [first["num_epochs"], f"{statistics.fmean(first['seconds']):.0f}", *_errors(first)]
-        cells[-1] += [second["num_epochs"], *_errors(second)]
-    head = "force | particles: | layers | parameters: | epochs: | seconds: | one frame: | 8 frames: | epochs:"
-    yield from markdown(f"{head} | one frame, equal time: | 8 frames, equal time:", cells)
+def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
+    """Results of one run."""
+    torch.set_num_threads(1)
+    force, particles = SYSTEMS[row["dataset"]]
+    sizes = (32, QUICK_COUNTS) if out.name == "quick" else (particles, COUNTS)
+    return train(load_systems(force, *sizes), row["method"], epochs, run)
 
 
-def _errors(part: Mapping[str, Any]) -> list[str]:
-    return [mean_and_spread(part[key]) for key in ("test", f"frame {FRAMES}")]
-
-
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Error over the frames of a rollout, with a panel for each force and size."""
-    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for row in report["rows"].values():
-        panel = panels.setdefault(f"{row['force']}, {row['particles']} particles", {})
-        errors = (statistics.fmean(row["epochs"][f"frame {frame}"]) for frame in range(1, FRAMES + 1))
-        panel[row["method"]] = list(enumerate(errors, 1))
-    draw_lines(panels, path, "frames", "position error / squared displacement", "y")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train every method under both forces. Write JSON and Markdown after each run, and a plot at the end."""
-    made = model_parser(__doc__, "grf_particles", "8 systems of 32 particles, 2 epochs, 1 seed", METHODS, EPOCHS)
-    made.add_argument("--forces", nargs="+", choices=FORCES, default=list(FORCES))
-    made.add_argument("--particles", nargs="+", type=int, default=[300], help="sizes of the systems")
-    options = read_options(made, arguments)
-    report = earlier(options, "seeds")
-    sizes, counts = ([32], (4, 2, 2)) if options.quick else (options.particles, (NUM_TRAIN, NUM_VAL, NUM_TEST))
-    for force, particles in product(options.forces, sizes):
-        systems, kind = load_systems(force, particles, counts), {"force": force, "particles": particles}
-        for part in EQUAL:
-            run = partial(train, systems)
-            fill_rows(report, kind, f"{force}, {particles}", part, run, FIRST, lines, options)
-    finish(report, lines, plot, options)
+COMPARISON = Comparison(
+    __doc__,
+    "grf_particles",
+    dict.fromkeys(SYSTEMS, EPOCHS),
+    METHODS,
+    make_run,
+    f"Errors of one frame, and of {FRAMES}, after the epoch of the best validation error.",
+    figures={f"{FRAMES} frames": lambda row, rows: mean_and_spread(row[f"frame {FRAMES}"])},
+    scale=1,
+    places=3,
+    label="error of one frame, test",
+    panel="{dataset}, equal {equal}",
+    runs=5,
+    first=FIRST,
+    optional=list(SYSTEMS)[2:],
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

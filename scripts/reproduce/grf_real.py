@@ -11,43 +11,50 @@ the test set. Without a mask or message passing, a layer knows of the graph only
 The same command continues an interrupted one, and keeps finished runs.
 """
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from _grf import Experiment, comparison, table_lines
-from _tables import CONFIGS, Report, mean_and_std, start
+from _folds import Comparison, planned, run_once
+from _tables import CONFIGS, start
 
-FIXED_LENGTH = ["topomask.halt_prob=0.0", "topomask.independent=false"]
-
-
-def experiment(name: str, epochs: int, conv: str, metric: str = "accuracy") -> Experiment:
-    """The rows of one data set, next to message passing by ``conv``."""
-    methods = {
-        "GRF": ["gt.layer_type=None+GRF"],
-        "linear": ["gt.layer_type=None+Linear"],
-        "GKAT": ["gt.layer_type=None+GKAT", "topomask.kernel=softmax", *FIXED_LENGTH],
-        "softmax": ["gt.layer_type=None+Transformer"],
-        "message passing": [f"gt.layer_type={conv}+None"],
-    }
-    return Experiment(CONFIGS / "grf" / f"{name}.yaml", epochs, metric, methods)
-
-
-EXPERIMENTS = {
-    "cora": experiment("cora", 80, "GCN"),
-    "enzymes": experiment("enzymes", 40, "GIN"),
-    "citeseer": experiment("citeseer", 80, "GCN"),
-    "proteins": experiment("proteins", 25, "GIN"),
-    "peptides-func": experiment("peptides-func", 3, "CustomGatedGCN", "ap"),
+METHODS = {
+    "GRF": ["gt.layer_type=None+GRF"],
+    "linear": ["gt.layer_type=None+Linear"],
+    "GKAT": [
+        "gt.layer_type=None+GKAT",
+        "topomask.kernel=softmax",
+        "topomask.halt_prob=0.0",
+        "topomask.independent=false",
+    ],
+    "softmax": ["gt.layer_type=None+Transformer"],
+    "message passing": ["gt.layer_type={conv}+None"],
 }
+EPOCHS = {"cora": 80, "enzymes": 40, "citeseer": 80, "proteins": 25, "peptides-func": 3}
+CONVS = {"cora": "GCN", "citeseer": "GCN", "enzymes": "GIN", "proteins": "GIN", "peptides-func": "CustomGatedGCN"}
+METRICS = {"peptides-func": "ap"}
 
 
-def lines(report: Report) -> Iterator[str]:
-    """The table, and where it was made."""
-    return table_lines(report, EXPERIMENTS, mean_and_std)
+def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
+    """Results of one run."""
+    dataset, method = row["dataset"], row["method"]
+    path, settings = CONFIGS / "grf" / f"{dataset}.yaml", (text.format(conv=CONVS[dataset]) for text in METHODS[method])
+    return run_once(path, out, planned(path, method, run, epochs, settings), METRICS.get(dataset, "accuracy"))
 
 
-COMPARISON = comparison(__doc__, "grf_real", EXPERIMENTS, label="test result × 100")
-plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
+COMPARISON = Comparison(
+    __doc__,
+    "grf_real",
+    EPOCHS,
+    METHODS,
+    make_run,
+    "Accuracy (%), and average precision on Peptides-func.",
+    metrics=METRICS,
+    label="test result × 100",
+    panel="{dataset}, equal {equal}",
+    first="GRF",
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

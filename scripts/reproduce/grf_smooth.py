@@ -17,10 +17,7 @@ running ones.
 The same command continues an interrupted one, and keeps finished runs.
 """
 
-import argparse
-import json
 import shutil
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -28,29 +25,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _bench import described, markdown, save_json
-from _folds import run_folder
+from _folds import Comparison, run_folder, run_once, schedule
 from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, error_rate, fit_images, load_digits
-from _tables import (
-    CONFIGS,
-    SPREAD,
-    mean_and_std,
-    plot_runs,
-    positive,
-    read_curve,
-    read_options,
-    start,
-    table_parser,
-    tabulate,
-)
+from _tables import CONFIGS, start
 from torch import Tensor, finfo, int64, manual_seed
 from torch.nn import functional
 from torch_geometric.utils import scatter
 
 from pyg_topomask.nn import GPSModel, GRFAttention
 from pyg_topomask.nn.attention import masked
-from pyg_topomask.run import run_config
-from pyg_topomask.run.output.report import format_metric
 from pyg_topomask.transforms import AddRandomWalks
 
 DIGITS = CONFIGS / "masked" / "digits-toeplitz.yaml"
@@ -59,7 +42,7 @@ PRE_NORM = ["topomask.pre_norm=true"]
 NO_MASK = ["topomask.mask=none", "dataset.name=plain"]
 SOFTMAX = ["gt.layer_type=None+Transformer", "dataset.name=plain"]
 BY_BATCH = ", batch statistics"
-UNMASKED = ("digits, no mask", "digits, softmax")
+SAME_WALKS = "digits, same walks"
 
 
 class Row(NamedTuple):
@@ -68,7 +51,7 @@ class Row(NamedTuple):
     config: Path
     epochs: int
     settings: list[str]
-    denominators: tuple[str, ...] = ("bound", "signed")
+    denominators: Sequence[str] = ("bound", "signed")
 
 
 ROWS = {
@@ -80,13 +63,8 @@ ROWS = {
     f"digits, softmax{BY_BATCH}": Row(DIGITS, 10, SOFTMAX, ("bound",)),
     "digits, pre-norm": Row(DIGITS, 10, [*GRF_ON_DIGITS, *PRE_NORM]),
     "enzymes": Row(CONFIGS / "grf" / "enzymes.yaml", 25, ["gt.layer_type=None+GRF"]),
+    SAME_WALKS: Row(DIGITS, 10, []),
 }
-
-SAME_WALKS, SAME_WALKS_EPOCHS = "digits, same walks", 10
-DENOMINATORS = {name: row.denominators for name, row in ROWS.items()} | {SAME_WALKS: ("bound", "signed")}
-
-FEW_DIGITS = ["dataset.split=[64,32,32]"]
-QUICK = {name: ["gt.layers=1"] if name == "enzymes" else FEW_DIGITS for name in ROWS}
 
 
 def worst_fall(curve: Sequence[float]) -> float:
@@ -134,32 +112,23 @@ def batch_statistics() -> Iterator[None]:
         functional.batch_norm = norm
 
 
-def run_row(dataset: str, normalizer: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Results under one denominator. Ratios are stored when a run ends, because finished runs are kept."""
-    path, epochs, settings, _ = ROWS[dataset]
-    epochs = 2 if options.quick else epochs
-    settings = [*settings, f"topomask.normalizer={normalizer}", f"optim.max_epoch={epochs}"]
-    settings += [f"optim.num_warmup_epochs={min(2, epochs - 1)}", *(QUICK[dataset] if options.quick else [])]
-    tag = f"smooth-{dataset.replace(', ', '-').replace(' ', '-')}-{normalizer}-{epochs}" + "-quick" * options.quick
-    settings.append(f"name_tag={tag}")
-    folder, ratios = run_folder(path, options.out, settings).parent, []
-    for seeds in range(1, options.seeds + 1):
-        stored = options.out / f"ratio-{tag}-{seeds - 1}.json"
-        if not stored.is_file():  # the ratios of an interrupted run are lost
-            shutil.rmtree(folder / str(seeds - 1), ignore_errors=True)
-        with recorded_ratios() as found, batch_statistics() if dataset.endswith(BY_BATCH) else nullcontext():
-            summary = run_config(path, options.out / "runs", seeds, settings)
-        if not stored.is_file():
-            save_json(stored, {"largest": max(found, default=None)})
-        ratios.append(json.loads(stored.read_text())["largest"])
-    curves = (read_curve(Path(summary["folder"]) / str(seed), "accuracy", 1.0) for seed in summary["seeds"])
-    falls = [worst_fall([value for _, value in curve]) for curve in curves]
-    results = {"test": summary["metrics"]["test_accuracy"], "falls": falls}
-    results |= {} if None in ratios else {"ratios": ratios}  # softmax attention has none
-    return {"dataset": dataset, "normalizer": normalizer, "epochs": epochs, **results}
+def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
+    """Results of one run."""
+    dataset, normalizer, quick = row["dataset"], row["method"], out.name == "quick"
+    if dataset == SAME_WALKS:
+        return train_on_grids(normalizer, run, epochs, quick)
+    path, _, settings, _ = ROWS[dataset]
+    settings = [*settings, f"topomask.normalizer={normalizer}", f"seed={run}"]
+    settings += schedule(epochs, min(2, epochs - 1), f"smooth-{dataset}-{normalizer}-{epochs}-{run}")
+    settings += [] if not quick else ["gt.layers=1"] if dataset == "enzymes" else ["dataset.split=[64,32,32]"]
+    shutil.rmtree(run_folder(path, out, settings), ignore_errors=True)  # the ratios of an interrupted run are lost
+    with recorded_ratios() as ratios, batch_statistics() if dataset.endswith(BY_BATCH) else nullcontext():
+        found = run_once(path, out, settings, curves=True)
+    fall = worst_fall([value for _, value in found.pop("curves")])
+    return found | {"fall": fall, "ratio": max(ratios, default=None)}  # softmax attention has no ratio
 
 
-def train_on_grids(normalizer: str, seed: int, quick: bool) -> dict[str, Any]:
+def train_on_grids(normalizer: str, seed: int, epochs: int, quick: bool) -> dict[str, Any]:
     """Results of one model whose images all have the same walks."""
     manual_seed(seed)
     pictures = load_digits(8, quick)
@@ -173,71 +142,31 @@ def train_on_grids(normalizer: str, seed: int, quick: bool) -> dict[str, Any]:
         curve.append(1 - error_rate(model, pictures.parts["val"], grids))
         return 1 - curve[-1]
 
-    with recorded_ratios() as found:
-        fit_images(model, pictures, grids, validate, 2 if quick else SAME_WALKS_EPOCHS)
+    with recorded_ratios() as ratios:
+        error, seconds = fit_images(model, pictures, grids, validate, epochs)
         test = 1 - error_rate(model, pictures.parts["test"], grids)
-    return {"test": test, "curve": curve, "largest": max(found)}
+    found = {"val": 1 - error, "test": test, "seconds": seconds, "fall": worst_fall(curve), "ratio": max(ratios)}
+    return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
 
 
-def same_walks_row(normalizer: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Results under one denominator where all images have the same walks."""
-    runs = []
-    for seed in range(options.seeds):
-        stored = options.out / f"same-walks-{normalizer}{'-quick' * options.quick}-{seed}.json"
-        if not stored.is_file():
-            save_json(stored, train_on_grids(normalizer, seed, options.quick))
-        runs.append(json.loads(stored.read_text()))
-    tests = [run["test"] for run in runs]
-    results = {"falls": [worst_fall(run["curve"]) for run in runs], "ratios": [run["largest"] for run in runs]}
-    test = {"mean": statistics.fmean(tests), "values": tests}
-    epochs = len(runs[0]["curve"])
-    return {"dataset": SAME_WALKS, "normalizer": normalizer, "epochs": epochs, "test": test} | results
-
-
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    yield (
-        f"{described(report['machine'])}. Test accuracy (%) after the epoch of the best validation accuracy; "
-        f"{report['seeds']} seed(s). {SPREAD}"
-    )
-    yield ""
-    cells = []
-    for row in report["rows"]:
-        values, falls = row["test"]["values"], row["falls"]
-        largest = f"{max(row['ratios']):.7g}" if "ratios" in row else "–"
-        figures = mean_and_std("accuracy", values), format_metric("accuracy", min(values))
-        fallen = f"{sum(ratio < 0.5 for ratio in falls)} of {len(falls)}", f"{min(falls):.2f}"
-        cells.append((row["dataset"], denominator(row), row["epochs"], *figures, *fallen, largest))
-    head = "data set | denominator | epochs: | test accuracy: | lowest: | runs that fall by half: | worst ratio:"
-    yield from markdown(f"{head} | output / value:", cells)
-
-
-def denominator(row: Mapping[str, Any]) -> str:
-    """The denominator of a row; without a mask, both are the same."""
-    return "–" if row["dataset"].startswith(UNMASKED) else str(row["normalizer"])
-
-
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test accuracy of all runs."""
-    panels: dict[str, dict[str, list[float]]] = {}
-    for row in report["rows"]:
-        panels.setdefault(row["dataset"], {})[denominator(row)] = [100 * value for value in row["test"]["values"]]
-    plot_runs(panels, "test accuracy (%)", path)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train under both denominators. Write JSON and Markdown after each row."""
-    made = table_parser(__doc__ or "", "grf_smooth", "2 epochs, 1 seed")
-    made.add_argument("--datasets", nargs="+", choices=list(DENOMINATORS), default=list(DENOMINATORS))
-    made.add_argument("--seeds", type=positive, default=5, help="runs of each row")
-    options = read_options(made, arguments)
-    options.seeds = 1 if options.quick else options.seeds
-    rows = (
-        same_walks_row(normalizer, options) if dataset == SAME_WALKS else run_row(dataset, normalizer, options)
-        for dataset in options.datasets
-        for normalizer in DENOMINATORS[dataset]
-    )
-    tabulate({"seeds": options.seeds}, rows, lines, plot, options)
+COMPARISON = Comparison(
+    __doc__,
+    "grf_smooth",
+    {name: row.epochs for name, row in ROWS.items()},
+    ("bound", "signed"),
+    make_run,
+    "Test accuracy (%) after the epoch of the best validation accuracy. Without a mask, the denominators are the same.",
+    {"dataset": "data set", "method": "denominator"},
+    {
+        "lowest": lambda row, rows: f"{100 * min(row['test']):.2f}",
+        "runs that fall by half": lambda row, rows: f"{sum(fall < 0.5 for fall in row['fall'])} of {len(row['fall'])}",
+        "worst ratio": lambda row, rows: f"{min(row['fall']):.2f}",
+        "output / value": lambda row, rows: "–" if None in row["ratio"] else f"{max(row['ratio']):.7g}",
+    },
+    runs=5,
+    absent=lambda dataset, normalizer: normalizer not in ROWS[dataset].denominators,
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

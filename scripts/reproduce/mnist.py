@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 from _fitting import gin
-from _folds import Comparison, equal_epochs, equal_rows
-from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, Pictures, error_rate, fit_images, load_mnist_10k
+from _folds import Comparison
+from _images import HEADS, WIDTH, Grids, ImageModel, Pictures, classifier, load_mnist_10k, train_images
 from _tables import start
 from torch.nn import Module
 
-from pyg_topomask.nn import GPSModel, GRFMask, GridHeatMask, HopMask, MaskedAttention, ToeplitzMask
+from pyg_topomask.nn import GRFMask, GridHeatMask, HopMask, MaskedAttention, ToeplitzMask
 from pyg_topomask.transforms import that_add
 
 LAYERS, RATE, HOPS, STITCH = 3, 2e-3, 8, 2
@@ -58,37 +58,26 @@ def attention(method: str, side: int, layer: int) -> Module:
     return MaskedAttention(WIDTH, HEADS, kernel or "relu", MASKS[mask](layer, side))
 
 
-def classifier(method: str, pictures: Pictures, positions: bool) -> ImageModel:
-    """A vision transformer, or message passing on patches."""
+def model_of(method: str, pictures: Pictures, positions: bool) -> ImageModel:
+    """The model of a row."""
     conv, attn = (lambda _: gin(WIDTH)), partial(attention, method, pictures.side)
     branch: dict[str, Any] = {"conv": conv} if method == "GIN" else {"attn": attn}
-    places = pictures.side**2 if positions else None
-    channels = pictures.parts["train"][0].size(-1)
-    settings = {"pool": "mean", "pre_norm": True, "act": "gelu", "num_positions": places}
-    return ImageModel(GPSModel(channels, WIDTH, CLASSES, LAYERS, **branch, **settings))
+    return classifier(pictures, LAYERS, positions, **branch)
 
 
 pictures_of = cache(load_mnist_10k)
-
-
-def rows(dataset: str, method: str) -> dict[str, dict[str, str]]:
-    """Rows of a method without results."""
-    return {} if dataset == "pixels" and method not in PIXELS else equal_rows(dataset, method, FIRST)
 
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
     torch.set_num_threads(1)
     torch.manual_seed(run)
-    epochs, (patch, positions, _) = equal_epochs(row, epochs, out / "mnist.json", FIRST), KINDS[row["dataset"]]
+    patch, positions, _ = KINDS[row["dataset"]]
     pictures = pictures_of(patch, out.name == "quick")
-    model = classifier(row["method"], pictures, positions)
+    model = model_of(row["method"], pictures, positions)
     prepare = that_add(model.model.requires, seed=run, max_hops=HOPS, **WALKS)
     grids = Grids(pictures.side, prepare, row["method"] == "GRF redrawn")
-    validate = partial(error_rate, model, pictures.parts["val"], grids)
-    error, seconds = fit_images(model, pictures, grids, validate, epochs, RATE)
-    found = {"val": 1 - error, "test": 1 - error_rate(model, pictures.parts["test"], grids), "seconds": seconds}
-    return found | {"trained": epochs, "parameters": sum(parameter.numel() for parameter in model.parameters())}
+    return train_images(model, pictures, grids, grids, epochs, RATE)
 
 
 COMPARISON = Comparison(
@@ -99,10 +88,10 @@ COMPARISON = Comparison(
     make_run,
     "Accuracy (%) after the epoch of the best validation accuracy. Rows of equal time have as many epochs as take the "
     f"time of the row {FIRST!r}.",
-    {"dataset": "images", "method": "layers", "equal": "equal"},
     places=1,
     panel="{dataset}, equal {equal}",
-    rows=rows,
+    first=FIRST,
+    absent=lambda dataset, method: dataset == "pixels" and method not in PIXELS,
 )
 lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 

@@ -14,15 +14,12 @@ validation set. No setting is tuned, and no choice looks at the test set.
 The same command continues an interrupted one and keeps finished runs.
 """
 
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _bench import markdown
-from _folds import Comparison, difference, machines, run_folder, run_once, schedule, seconds
-from _tables import CONFIGS, Curves, mean_and_std, plot_curves, read_curve, start, warmup_of
+from _folds import Comparison, gap_to, planned, run_once
+from _tables import CONFIGS, start
 
 
 class DataSet(NamedTuple):
@@ -56,13 +53,8 @@ METHODS = {
 
 def settings_of(dataset: str, method: str, run: int, epochs: int) -> list[str]:
     """Overrides of a config for one run."""
-    return [
-        *DATASETS[dataset].settings,
-        *METHODS[method],
-        f"seed={run}",
-        "train.ckpt_period=1",
-        *schedule(epochs, warmup_of(_config(dataset), epochs), f"{method}-{epochs}-{run}"),
-    ]
+    settings = [*DATASETS[dataset].settings, *METHODS[method], "train.ckpt_period=1"]
+    return planned(_config(dataset), method, run, epochs, settings)
 
 
 def _config(dataset: str) -> Path:
@@ -71,41 +63,22 @@ def _config(dataset: str) -> Path:
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run, and its validation result after each epoch."""
-    path, metric = _config(row["dataset"]), DATASETS[row["dataset"]].metric
-    settings = settings_of(row["dataset"], row["method"], run, epochs)
-    found = run_once(path, out, settings, metric)
-    found["curves"] = read_curve(run_folder(path, out, settings), metric, found["seconds"] / epochs)
-    return found
+    dataset = row["dataset"]
+    settings = settings_of(dataset, row["method"], run, epochs)
+    return run_once(_config(dataset), out, settings, DATASETS[dataset].metric, curves=True)
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    yield f"{machines(report)}.\n"
-    rows, cells = report["rows"].values(), []
-    for row in rows:
-        first = next(r for r in rows if r["dataset"] == row["dataset"])
-        metric = DATASETS[row["dataset"]].metric
-        known = [row["dataset"], row["method"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
-        figures = [mean_and_std(metric, row[part]) for part in ("val", "test")]
-        figures.append("–" if row is first else difference(row["test"], first["test"]))
-        cells.append([*known, f"{statistics.median(seconds(row)) / row['epochs'][0]:.0f}", metric, *figures])
-    head = (
-        "data set | attention | parameters: | seeds: | epochs: | s/epoch: | metric | validation: | test: | difference:"
-    )
-    yield from markdown(head, cells)
-
-
-def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Validation results over time, with a panel for each data set and a line for each seed."""
-    panels: dict[tuple[str, str], dict[str, Curves]] = {}
-    for row in report["rows"].values():
-        panel = panels.setdefault((row["dataset"], DATASETS[row["dataset"]].metric), {})
-        panel[row["method"]] = row["curves"]
-    plot_curves(panels, path)
-
-
-COMPARISON = Comparison(__doc__, "molecules", {name: data.epochs for name, data in DATASETS.items()}, METHODS, make_run)
-main = partial(COMPARISON.main, lines=lines, plot=plot)
+COMPARISON = Comparison(
+    __doc__,
+    "molecules",
+    {name: data.epochs for name, data in DATASETS.items()},
+    METHODS,
+    make_run,
+    "Area under the curve on ogbg-molhiv, average precision on Peptides-func.",
+    figures={"difference": gap_to(lambda row: f"{row['dataset']}: no attention")},
+    metrics={name: data.metric for name, data in DATASETS.items()},
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

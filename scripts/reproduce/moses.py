@@ -144,8 +144,8 @@ COMPARISON = Comparison(
     make_run,
     "Mean absolute errors after the epoch of the least validation error. Autocorrelations are scaled to deviation 1, "
     "and averaged over 1 to 8 bonds.",
-    {"dataset": "target", "method": "layers"},
     scale=1,
+    places=3,
     label="mean absolute error, test",
 )
 lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main

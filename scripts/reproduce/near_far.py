@@ -103,8 +103,8 @@ COMPARISON = Comparison(
     METHODS,
     make_run,
     "Mean squared error over the variance, after the epoch of the least validation error.",
-    {"method": "layers"},
     scale=1,
+    places=3,
     label="mean squared error over variance, test",
 )
 lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main

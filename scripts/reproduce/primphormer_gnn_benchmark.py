@@ -3,25 +3,22 @@
 Each config of configs/primphormer is trained for every seed, and the table shows its test accuracy at the best
 validation epoch next to the published one. The same command continues an interrupted one.
 
-Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick | --results docs/results] [--datasets …] [--seeds 4]
+Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick | --results docs/results] [--datasets …] [--runs 4]
 """
 
-from _tables import Published, parser, read_options, reproduce, start
-from _tables import lines as lines
-from _tables import plot as plot
+from _primphormer import Published, comparison
+from _tables import start
 
 TABLE = {
-    "cifar10": Published("CIFAR10", "accuracy", {"Primphormer": "74.13 ± 0.241"}),
-    "malnet-tiny": Published("MalNet-Tiny", "accuracy", {"Primphormer": "93.62 ± 0.242"}),
-    "mnist": Published("MNIST", "accuracy", {"Primphormer": "98.56 ± 0.042"}),
-    "cluster": Published("CLUSTER", "accuracy-SBM", {"Primphormer": "78.01 ± 0.162"}),
-    "pattern": Published("PATTERN", "accuracy-SBM", {"Primphormer": "86.68 ± 0.056"}),
+    "cifar10": Published("accuracy", {"Primphormer": "74.13 ± 0.241"}),
+    "malnet-tiny": Published("accuracy", {"Primphormer": "93.62 ± 0.242"}),
+    "mnist": Published("accuracy", {"Primphormer": "98.56 ± 0.042"}),
+    "cluster": Published("accuracy-SBM", {"Primphormer": "78.01 ± 0.162"}),
+    "pattern": Published("accuracy-SBM", {"Primphormer": "86.68 ± 0.056"}),
 }
 
-
-def main() -> None:
-    options = read_options(parser(__doc__, list(TABLE), "primphormer_gnn_benchmark"))
-    reproduce(TABLE, options)
+COMPARISON = comparison(__doc__, "primphormer_gnn_benchmark", TABLE)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

@@ -15,15 +15,12 @@ and configs/primphormer, with the settings there. Nodes of social graphs have a 
 The same command continues an interrupted one and keeps finished runs.
 """
 
-import statistics
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from _bench import markdown
-from _folds import Comparison, difference, errica_fold, interval, machines, run_once, schedule, seconds
-from _tables import CONFIGS, mean_and_std, start
+from _folds import Comparison, errica_fold, gap_to, run_once, schedule
+from _tables import CONFIGS, start
 
 METHODS = {
     "baseline": ["gt.layer_type=None+None"],
@@ -113,31 +110,21 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     return run_once(CONFIGS / "gkat" / f"{dataset}.yaml", out, settings_of(dataset, row["method"], run, epochs))
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The table, and how it was measured."""
-    yield f"{machines(report)}.\n"
-    head = (
-        "data set | method | parameters: | folds: | epochs: | seconds: | accuracy: | 95 % interval: | to the baseline:"
-    )
-    cells = (_cells(row, report["rows"]) for row in report["rows"].values())
-    yield from markdown(f"{head} | to GIN: | published:", cells)
-
-
-def _cells(row: Mapping[str, Any], rows: Mapping[str, Any]) -> list[Any]:
-    dataset, method, test = row["dataset"], row["method"], row["test"]
-    span = interval([100 * value for value in test])
-    known = [dataset, method, f"{row['parameters'][0]:,}", len(test), row["epochs"][0]]
-    figures = [f"{statistics.fmean(seconds(row)):.1f}", mean_and_std("accuracy", test)]
-    figures.append(f"{span[0]:.1f} to {span[1]:.1f}" if span else "–")
-    for other in ("baseline", "GIN"):
-        others = rows.get(f"{dataset}: {other}", {"test": []})["test"]
-        figures.append("–" if other == method else difference(test, others))
-    return [*known, *figures, PUBLISHED[dataset.removesuffix(LONG)].get(method, "–")]
-
-
-SHORT = [dataset for dataset in EPOCHS if not dataset.endswith(LONG)]
-COMPARISON = Comparison(__doc__, "tu_folds", EPOCHS, METHODS, make_run, runs=10, default=SHORT)
-plot, main = COMPARISON.plot, partial(COMPARISON.main, lines=lines)
+COMPARISON = Comparison(
+    __doc__,
+    "tu_folds",
+    EPOCHS,
+    METHODS,
+    make_run,
+    figures={
+        "to the baseline": gap_to(lambda row: f"{row['dataset']}: baseline"),
+        "to GIN": gap_to(lambda row: f"{row['dataset']}: GIN"),
+        "published": lambda row, rows: PUBLISHED[row["dataset"].removesuffix(LONG)].get(row["method"], "–"),
+    },
+    runs=10,
+    optional=[dataset for dataset in EPOCHS if dataset.endswith(LONG)],
+)
+lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":

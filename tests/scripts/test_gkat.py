@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.nn import GATConv
 
 from pyg_topomask.run import RunError
 from pyg_topomask.run.data.formats.base import LoadedDataset
@@ -20,21 +21,7 @@ SIZES_OF_CYCLES = {  # the paper's Table 5, two to six layers
     "GCN": [268, 262, 250, 260, 268],
     "SGC": [236, 234, 247, 245, 249],
 }
-
-
-@pytest.fixture
-def start(scripts, monkeypatch, tmp_path):
-    """``start(script, *options) -> report``: the script's ``main`` in this process, its files looked at."""
-
-    def call(script, *options):
-        monkeypatch.setattr(sys, "argv", [script, *map(str, options), "--out", str(tmp_path / "out")])
-        monkeypatch.chdir(tmp_path)
-        importlib.import_module(script).main()
-        report = tmp_path / "out" / ("quick" if "--quick" in options else "") / f"{script}.json"
-        assert report.with_suffix(".png").stat().st_size > 0
-        return json.loads(report.read_text())
-
-    return call
+PUBLISHED = ["73.0 ± 0.7", "73.3 ± 0.6", "72.5 ± 0.7"]
 
 
 @pytest.fixture
@@ -54,104 +41,72 @@ def calls_of(monkeypatch):
     return watch
 
 
-def motif(start, *options):
-    return start(
-        "gkat_motif", "--graphs", 16, "--epochs", 2, "--seeds", 2, "--tasks", "grid", "induced_cycle", *options
-    )
-
-
-def accuracies(report):
-    return [(row["title"], row["method"], row["values"]) for row in report["rows"]]
-
-
-def run_files(tmp_path, row):
-    name = f"{row['title'].replace(' ', '_')}-{row['method']}-2"
-    return [tmp_path / f"out/tested-16x2/{name}-{seed}.json" for seed in range(2)]
-
-
 def test_models_have_the_sizes_of_the_paper(scripts):
-    from _gkat import num_parameters
-    from _gkat_synthetic import GAT_HEADS, TASKS, cycle_baseline, cycle_gkat, motif_baseline, motif_gkat
+    from _gkat import GAT_HEADS, TASKS, cycle_baseline, cycle_gkat, motif_baseline, motif_gkat, num_parameters
 
     assert num_parameters(cycle_gkat()) == 242
     for method, sizes in SIZES_OF_CYCLES.items():
         assert [num_parameters(cycle_baseline(method, depth)) for depth in GAT_HEADS] == sizes
         assert num_parameters(motif_baseline(method)) == pytest.approx(num_parameters(motif_gkat()), rel=0.05)
-    assert [task.max_length for task in TASKS] == [3, 3, 3, 3, 3, 6]
+    assert [task.max_length for task in TASKS.values()] == [3, 3, 3, 3, 3, 6]
 
 
-def test_motifs_and_cycles(start, calls_of, tmp_path):
-    import _gkat_synthetic
+def test_motifs_and_cycles(scripts, calls_of, monkeypatch, tmp_path):
+    """The others get the time of GKAT with the same seed, and no graph is in two parts."""
+    import _gkat
 
-    trained = calls_of(_gkat_synthetic, "train_graphs")
-    methods = ["--methods", "SGC", "GAT", "GKAT-0", "GCN"]
-    report = motif(start, *methods)
-    found = [(row["title"], row["method"]) for row in report["rows"]]
-    assert found == [
-        *(("grid", method) for method in ("GKAT", "SGC", "GAT", "GKAT-0", "GCN")),
-        *(("induced cycle", method) for method in ("GKAT", "SGC", "GAT", "GCN")),  # it has no GKAT-0
-    ]
-    assert len(trained) == 18
+    monkeypatch.setattr(_gkat, "GRAPHS", 16)
+    monkeypatch.setattr(_gkat, "ROOT", str(tmp_path / "data"))
+    trained, script, out = calls_of(_gkat, "train_graphs"), scripts("gkat_motif"), tmp_path / "out"
+    arguments = ["--datasets", "grid", "induced cycle", "--runs", "2", "--epochs", "2", "--out", str(out)]
+    with pytest.raises(RunError, match="add it to --methods"):
+        script.main([*arguments[:-1], str(tmp_path / "part"), "--methods", "GAT"])
+    arguments += ["--methods", "GKAT", "SGC", "GKAT-0"]
+    script.main(arguments)
+    rows = json.loads((out / "gkat_motif.json").read_text())["rows"]
+    found = [f"grid: {method}" for method in ("GKAT", "SGC", "GKAT-0")]
+    assert list(rows) == [*found, "induced cycle: GKAT", "induced cycle: SGC"]  # which has no GKAT-0
+    assert len(trained) == 10
     for _, *parts in trained:
         assert [len(part) for part in parts] == [12, 2, 2]
-        assert len({id(graph) for part in parts for graph in part}) == 16  # no graph is in two parts
-    assert report["machine"]["threads"] == 1
-    assert report["rows"][0]["published"] == 77.1
-    for row in report["rows"]:
-        runs = [json.loads(path.read_text()) for path in run_files(tmp_path, row)]
-        assert row["values"] == [100 * run["accuracy"] for run in runs]
-        assert row["of_equal_epochs"] == [100 * run["curve"][:2][-1][2] for run in runs]
-        for run in runs:
-            assert run["validation"] == max(value for _, value, _ in run["curve"])
-    for title, rows in itertools.groupby(report["rows"], lambda row: row["title"]):
-        gkat, *others = rows
-        assert gkat["epochs"] == [2, 2], title
-        for row in others:
-            for seconds, epochs, budget in zip(row["seconds"], row["epochs"], gkat["seconds"]):
-                assert row["method"] == "GKAT-0" or seconds <= budget or epochs == 1
-    text = (tmp_path / "out/gkat_motif.md").read_text()
-    assert "processor time of one thread" in text
-    assert " of 2, GKAT-0 on " in text
-    assert "| accuracy (%) | in GKAT's epochs (%) | published (%) |" in text
-
-    assert accuracies(motif(start, *methods)) == accuracies(report)
-    assert len(trained) == 18  # kept, not trained again
-    depths = start("gkat_cycle", "--graphs", 16, "--epochs", 2, "--seeds", 2, "--layers", 2, 3)
-    assert [row["method"] for row in depths["rows"]][:3] == ["GKAT", "GAT", "GAT, 3 layers"]
-    assert len(trained) == 18 + 6  # three methods with three layers, twice
-    assert depths["rows"][1]["values"] == report["rows"][7]["values"]
+        assert len({id(graph) for part in parts for graph in part}) == 16
+    for row in rows.values():
+        budgets = rows[f"{row['dataset']}: GKAT"]["seconds"]
+        assert row["trained"] == [2, 2] or row["method"] == "SGC"
+        for seconds, epochs, budget in zip(row["seconds"], row["trained"], budgets):
+            assert row["method"] == "GKAT-0" or seconds <= budget or epochs == 1
+    assert "| in GKAT's epochs | published |" in (out / "gkat_motif.md").read_text()
+    assert (out / "gkat_motif.png").stat().st_size > 0
+    script.main(arguments)
+    assert len(trained) == 10  # kept, not trained again
+    methods = ["--methods", "GKAT", "GAT, 3 layers"]
+    scripts("gkat_cycle").main(["--runs", "1", "--epochs", "2", "--out", str(out), *methods])
+    assert sum(isinstance(layer, GATConv) for layer in trained[-1][0].layers) == 3
 
 
-def test_what_cannot_be_done_is_said_ahead(scripts, monkeypatch, tmp_path, capsys):
-    import gkat_motif
-
+def test_what_cannot_be_done_is_said_ahead(scripts, tmp_path, capsys):
     (tmp_path / "file").touch()
     for options, message in (
         (["--out", str(tmp_path / "file" / "out")], "cannot be written"),
-        (["--seeds", "0"], "'0' is not a positive integer"),
-        (["--graphs", "7", "--out", str(tmp_path)], "--graphs 7 leaves no graphs for validation and test"),
+        (["--epochs", "0"], "'0' is not a positive integer"),
     ):
-        monkeypatch.setattr(sys, "argv", ["gkat_motif", *options])
         with pytest.raises(SystemExit):
-            gkat_motif.main()
+            scripts("gkat_motif").main(options)
         assert message in capsys.readouterr().err
-
-    def lacking():
-        raise RunError("no data")
-
+    tables = importlib.import_module("_tables")
     with pytest.raises(SystemExit, match="error: no data"):
-        importlib.import_module("_tables").start(lacking)
+        tables.start(Mock(side_effect=RunError("no data")))
     with pytest.raises(SystemExit, match="130"):
-        importlib.import_module("_tables").start(Mock(side_effect=KeyboardInterrupt))
+        tables.start(Mock(side_effect=KeyboardInterrupt))
     assert "keeps finished runs" in capsys.readouterr().err
 
 
 def test_only_epochs_that_end_in_time_count(scripts, monkeypatch):
-    import _gkat_synthetic
-    from _gkat_synthetic import GraphClassifier, train_graphs
+    import _gkat
+    from _gkat import GraphClassifier, train_graphs
 
     clock = itertools.count()
-    monkeypatch.setattr(_gkat_synthetic.time, "process_time", lambda: float(next(clock)))  # an epoch takes 1 s
+    monkeypatch.setattr(_gkat.time, "process_time", lambda: float(next(clock)))  # an epoch takes 1 s
     graphs = [
         Data(x=torch.randn(3, 2), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.tensor([i % 2]))
         for i in range(8)
@@ -161,15 +116,15 @@ def test_only_epochs_that_end_in_time_count(scripts, monkeypatch):
         return train_graphs(GraphClassifier([torch.nn.Linear(2, 3)], 3), graphs[:6], graphs[6:], graphs[6:], **settings)
 
     run = train(epochs=None, max_seconds=2.5)
-    assert (run["epochs"], run["seconds"], len(run["curve"])) == (2, 2.0, 2)
-    assert train(epochs=None, max_seconds=3.0)["epochs"] == 3
-    assert train(epochs=None, max_seconds=0.5)["epochs"] == 1  # the first always counts
+    assert (run["trained"], run["seconds"], len(run["curve"])) == (2, 2.0, 2)
+    assert train(epochs=None, max_seconds=3.0)["trained"] == 3
+    assert train(epochs=None, max_seconds=0.5)["trained"] == 1  # the first always counts
     assert train(epochs=5)["seconds"] == 5.0
-    assert train(epochs=50, patience=3, lr=0.0)["epochs"] == 1 + 3  # nothing improves after the first
+    assert train(epochs=50, patience=3, lr=0.0)["trained"] == 1 + 3  # nothing improves after the first
 
 
 def test_the_test_part_is_read_at_the_best_validation_epoch(scripts, monkeypatch):
-    import _gkat_synthetic
+    import _gkat
 
     found = iter([(0.9, 0.5), (0.7, 0.31), (0.8, 0.5), (0.32, 0.32), (0.9, 0.4), (0.6, 0.5), (0.2, 0.33)])
     asked = []
@@ -178,45 +133,33 @@ def test_the_test_part_is_read_at_the_best_validation_epoch(scripts, monkeypatch
         asked.append(["train", "val", "test"][int(batches[0].y)])
         return next(found)
 
-    monkeypatch.setattr(_gkat_synthetic, "evaluate_graphs", evaluate_graphs)
+    monkeypatch.setattr(_gkat, "evaluate_graphs", evaluate_graphs)
     edge_index = torch.empty(2, 0, dtype=torch.long)
     parts = [[Data(x=torch.randn(3, 2), edge_index=edge_index, y=torch.tensor([y]))] for y in range(3)]
-    model = _gkat_synthetic.GraphClassifier([torch.nn.Linear(2, 3)], 3)
-    run = _gkat_synthetic.train_graphs(model, *parts, epochs=4)
+    model = _gkat.GraphClassifier([torch.nn.Linear(2, 3)], 3)
+    run = _gkat.train_graphs(model, *parts, epochs=4)
     assert asked == ["val", "test", "val", "test", "val", "val", "test"]
     # epochs 1, 2 and 4 are the best until then, by accuracy and then by loss; the test is read after these only
     assert [point[1:] for point in run["curve"]] == [(0.5, 0.31), (0.5, 0.32), (0.4, 0.32), (0.5, 0.33)]
-    assert (run["accuracy"], run["validation"]) == (0.33, 0.5)
+    assert (run["test"], run["val"]) == (0.33, 0.5)
 
 
-def test_citation_graphs(start, calls_of, monkeypatch, tmp_path):
-    import gkat_citation
-
-    ring = torch.arange(12)
+def test_citation_graphs(scripts, calls_of, monkeypatch, tmp_path):
+    script, ring = scripts("gkat_citation"), torch.arange(12)
     edge_index = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
     data = Data(x=torch.rand(12, 7), edge_index=edge_index, y=ring % 3)
     for number, part in enumerate(("train", "val", "test")):
         data[f"{part}_mask"] = ring // 4 == number
-    monkeypatch.setattr(gkat_citation, "load_dataset", lambda config: LoadedDataset([data], None))
-    trained = calls_of(gkat_citation, "train_nodes")
-    redrawn = calls_of(gkat_citation, "redraw_walks")
-    options = ["--quick", "--datasets", "CiteSeer", "--num-walks", 3, "--max-length", 2]
-    options += ["--methods", "GKAT", "dynamic GKAT", "GAT"]
-    report = start("gkat_citation", *options)
-    assert [row["published"] for row in report["rows"]] == ["73.0 ± 0.7", "73.3 ± 0.6", "72.5 ± 0.7"]
-    assert [row["epochs"] for row in report["rows"]] == [[3], [3], [3]]
-    assert [arguments[2] for arguments in redrawn] == [1, 2]  # epochs, of dynamic GKAT alone
+    monkeypatch.setattr(script, "load_dataset", lambda config: LoadedDataset([data], None))
+    trained, redrawn = calls_of(script, "train_nodes"), calls_of(script, "redraw_walks")
+    arguments = ["--quick", "--datasets", "CiteSeer", "--out", str(tmp_path)]
+    script.main([*arguments, "--methods", "GKAT", "dynamic GKAT", "GAT"])
+    assert [call[2] for call in redrawn] == [1]  # the second epoch of dynamic GKAT
     assert len(trained) == 3
     for _, graph, *_ in trained:
         torch.testing.assert_close(graph.x.sum(1), torch.ones(12))  # features are normalised, as GAT's
-    assert start("gkat_citation", *options)["rows"] == report["rows"]
-    assert len(trained) == 3
-    assert "dynamic GKAT" in (tmp_path / "out/quick/gkat_citation.md").read_text()
-    kept = start("gkat_citation", *options[:-3], "GAT")["rows"]
-    assert [row["method"] for row in kept] == ["GKAT", "dynamic GKAT", "GAT"]  # a report grows
-    other = start("gkat_citation", *options[:-3], "GKAT", "--decay", 1)["rows"]
-    assert [row["method"] for row in other] == ["GKAT"]  # figures of other walks are not for the same table
-    assert len(trained) == 4
+    table = (tmp_path / "quick/gkat_citation.md").read_text()
+    assert [line.split(" | ")[-1] for line in table.splitlines()[4:]] == [f"{p} |" for p in PUBLISHED]
 
 
 @pytest.fixture
@@ -270,8 +213,13 @@ def test_tu_data(scripts, tu_data, tmp_path, capsys):
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux")
-def test_cost(start, calls_of, monkeypatch, tmp_path):
+def test_cost(scripts, calls_of, monkeypatch, tmp_path):
     import gkat_cost
+
+    def start(*options):
+        monkeypatch.setattr(sys, "argv", ["gkat_cost", "--quick", *options, "--out", str(tmp_path)])
+        gkat_cost.main()
+        return json.loads((tmp_path / "quick/gkat_cost.json").read_text())["rows"]
 
     def here(function, case, name, *arguments):  # the garbage collection before each measurement takes half a second
         return function(case, name, *arguments) if name == "GKAT" else 1.0
@@ -281,19 +229,19 @@ def test_cost(start, calls_of, monkeypatch, tmp_path):
     whole_batches = gkat_cost.graph_of
     monkeypatch.setattr(gkat_cost, "graph_of", lambda case, num_graphs, root: whole_batches(case, 2, root))
     measured = calls_of(gkat_cost, "measure")
-    report = start("gkat_cost", "--quick", "--cases", "citeseer", "motif")
-    row = report["rows"]["citeseer"]
+    report = start("--cases", "citeseer", "motif")
+    row = report["citeseer"]
     names = {"GAT", "GKAT", "GKAT-0", "GAT-shaped", "GAT, all pairs", "GKAT-0, all pairs"}
     assert set(row["ms"]) == set(row["mib"]) == names
     assert all(time > 0 for times in row["ms"].values() for time in times)
-    again = start("gkat_cost", "--quick", "--cases", "citeseer", "motif", "cycle")
+    again = start("--cases", "citeseer", "motif", "cycle")
     assert [arguments[0] for arguments in measured] == ["citeseer", "motif", "cycle"]  # the first two were kept
-    assert again["rows"]["citeseer"] == row
-    text = (tmp_path / "out/quick/gkat_cost.md").read_text()
+    assert again["citeseer"] == row
+    text = (tmp_path / "quick/gkat_cost.md").read_text()
     assert "A trial with few repeats" in text
     for table in text.split("\n\n")[1:]:
         assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == ["citeseer", "motif", "cycle"]
         assert len({line.count("|") for line in table.splitlines()}) == 1
-    sparse = start("gkat_cost", "--quick", "--cases", "citeseer", "--largest-dense", 10)  # another setting
-    assert set(sparse["rows"]) == {"citeseer"}
-    assert set(sparse["rows"]["citeseer"]["ms"]) == names - {"GAT, all pairs", "GKAT-0, all pairs"}
+    sparse = start("--cases", "citeseer", "--largest-dense", "10")  # another setting
+    assert set(sparse) == {"citeseer"}
+    assert set(sparse["citeseer"]["ms"]) == names - {"GAT, all pairs", "GKAT-0, all pairs"}

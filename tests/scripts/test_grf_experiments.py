@@ -1,7 +1,6 @@
 """Experiments on GRF masks: a trial writes both comparisons and keeps its runs."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -21,9 +20,8 @@ def small(scripts, tmp_path, monkeypatch):
 
     def load(name, *more):
         script = scripts(name)
-        for dataset, found in list(script.EXPERIMENTS.items()):
-            rows = {row: [*settings, *TINY, *more] for row, settings in found.methods.items()}
-            monkeypatch.setitem(script.EXPERIMENTS, dataset, replace(found, methods=rows))
+        for row, settings in list(script.METHODS.items()):
+            monkeypatch.setitem(script.METHODS, row, [*settings, *TINY, *more])
         return script
 
     return load
@@ -51,7 +49,7 @@ def test_real_graphs(small, tmp_path, proteins):
     rows = ("GRF, equal epochs", "message passing, equal epochs", "message passing, equal time")
     assert list(report["rows"]) == [f"proteins: {row}" for row in rows]
     assert all(row["trained"] == row["ran"] == [2] for row in report["rows"].values() if row["equal"] == "epochs")
-    assert len((tmp_path / "out/quick/grf_real.md").read_text().splitlines()) == 6
+    assert len((tmp_path / "out/quick/grf_real.md").read_text().splitlines()) == 7
     script.main(arguments)  # finished rows are kept, with their times
     assert json.loads((tmp_path / "out/quick/grf_real.json").read_text()) == report
 
@@ -61,22 +59,20 @@ def test_long_range(small, tmp_path, task):
     script, out = small("grf_long_range", "dataset.num_graphs=16", "dataset.num_nodes=10"), tmp_path / "out"
     script.main(["--quick", "--datasets", task, "--methods", "GRF", "GIN with 4 layers", "--out", str(out)])
     rows = json.loads((out / "quick/grf_long_range.json").read_text())["rows"]
-    left = 1 - rows[f"{task}: GRF, equal epochs"]["test"][0]
-    other = rows[f"{task}: GIN with 4 layers, equal time"]
-    first, second = (out / "quick/grf_long_range.md").read_text().splitlines()[4:]
-    assert first.startswith(f"| {task} | GRF |")
-    assert first.endswith(f"| {left:.3f} | 2 | {left:.3f} |")  # the first row is that of equal time, too
-    assert second.endswith(f"| {other['trained'][0]} | {1 - other['test'][0]:.3f} |")
+    found = [rows[f"{task}: {row}"] for row in ("GRF, equal epochs", "GIN with 4 layers, equal time")]
+    first, _, last = (out / "quick/grf_long_range.md").read_text().splitlines()[4:]
+    for line, row, part in zip((first, last), found, ("epochs", "time")):
+        assert line.startswith(f"| {task} | {row['method']} | {part} |")
+        assert line.endswith(f"| {row['test'][0]:.3f} | {1 - row['test'][0]:.3f} |")
 
 
-def test_epochs_of_equal_time(scripts, tmp_path):
-    folds, report = scripts("_folds"), tmp_path / "report.json"
+def test_epochs_of_equal_time(scripts):
+    folds = scripts("_folds")
     rows = {"a: GRF, equal epochs": {"seconds": [12.0, 99.0]}, "a: GIN, equal epochs": {"seconds": [2.0], "ran": [4]}}
-    report.write_text(json.dumps({"rows": rows}))
     row = {"dataset": "a", "method": "GIN", "equal": "time"}
-    assert folds.equal_epochs(row, 8, report, "GRF") == 24  # an epoch took half a second; the run stopped early
-    assert folds.equal_epochs(row, 2, report, "GRF") == 20  # at most ten times as many
-    assert folds.equal_epochs(row | {"equal": "epochs"}, 8, report, "GRF") == 8
+    assert folds.equal_epochs(row, 8, rows, "GRF") == 24  # an epoch took half a second; the run stopped early
+    assert folds.equal_epochs(row, 2, rows, "GRF") == 20  # at most ten times as many
+    assert folds.equal_epochs(row | {"equal": "epochs"}, 8, rows, "GRF") == 8
 
 
 def test_smooth_training(scripts, tmp_path, monkeypatch):
@@ -86,36 +82,33 @@ def test_smooth_training(scripts, tmp_path, monkeypatch):
     for row in script.ROWS.values():
         check_config(row.config, [*row.settings, "topomask.normalizer=signed"])
 
-    def run(path, folder, seeds, overrides):
+    def run_once(path, out, overrides, curves):
         attention, x = GRFAttention(8, heads=2, normalizer="bound"), torch.randn(6, 8)
         attention(x, None, AddRandomWalks(seed=0)(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=6)))
-        (folder / "run" / "0").mkdir(parents=True, exist_ok=True)
         last = 0.32 if "topomask.normalizer=signed" in overrides else 0.72
-        (folder / "run" / "0" / "metrics.csv").write_text(f"epoch,val_accuracy\n0,0.8\n1,{last}\n")
-        test = {"mean": last, "std": 0.0, "values": [last]}
-        return {"folder": str(folder / "run"), "seeds": [0], "metrics": {"test_accuracy": test}}
+        assert not interrupted.exists()  # its ratios are lost
+        return {"test": last, "curves": [(1.0, 0.8), (2.0, last)]}
 
-    monkeypatch.setattr(script, "run_config", run)
-    interrupted = tmp_path / "quick/runs" / "digits-toeplitz-smooth-digits-bound-2-quick" / "0" / "last.ckpt"
+    monkeypatch.setattr(script, "run_once", run_once)
+    interrupted = tmp_path / "quick/runs" / "digits-toeplitz-smooth-digits-bound-2-0" / "0" / "last.ckpt"
     interrupted.parent.mkdir(parents=True)
     interrupted.touch()
     script.main(["--quick", "--datasets", "digits", "--out", str(tmp_path)])
-    assert not interrupted.exists()  # its ratios are lost
     table = (tmp_path / "quick/grf_smooth.md").read_text()
-    assert "| digits | bound | 2 | 72.00 | 72.00 | 0 of 1 | 0.90 |" in table
-    assert "| digits | signed | 2 | 32.00 | 32.00 | 1 of 1 | 0.40 |" in table
+    assert "| digits | bound | 1 | 2 | 72.00 | 72.00 | 0 of 1 | 0.90 |" in table
+    assert "| digits | signed | 1 | 2 | 32.00 | 32.00 | 1 of 1 | 0.40 |" in table
     rows = json.loads((tmp_path / "quick/grf_smooth.json").read_text())["rows"]
-    assert all(0 < row["ratios"][0] <= 1 + 1e-4 for row in rows)
+    assert all(0 < row["ratio"][0] <= 1 + 1e-4 for row in rows.values())
 
 
-def test_smooth_training_with_the_same_walks(scripts, tmp_path, monkeypatch):
+def test_smooth_training_with_the_same_walks(scripts, tmp_path):
     script = scripts("grf_smooth")
     script.main(["--quick", "--datasets", script.SAME_WALKS, "--out", str(tmp_path)])
-    rows = json.loads((tmp_path / "quick/grf_smooth.json").read_text())["rows"]
-    assert [row["normalizer"] for row in rows] == ["bound", "signed"]
-    assert all(row["epochs"] == 2 and 0 < row["falls"][0] <= 1 for row in rows)
-    assert 0 < rows[0]["ratios"][0] <= 1 + 1e-4
-    assert script.train_on_grids("bound", 0, quick=True)["test"] == rows[0]["test"]["mean"]  # a seed decides all
+    rows = list(json.loads((tmp_path / "quick/grf_smooth.json").read_text())["rows"].values())
+    assert [row["method"] for row in rows] == ["bound", "signed"]
+    assert all(0 < row["fall"][0] <= 1 for row in rows)
+    assert 0 < rows[0]["ratio"][0] <= 1 + 1e-4
+    assert script.train_on_grids("bound", 0, 2, quick=True)["test"] == rows[0]["test"][0]  # a seed decides all
 
 
 def test_batch_statistics_in_evaluation(scripts, monkeypatch):
@@ -128,17 +121,18 @@ def test_batch_statistics_in_evaluation(scripts, monkeypatch):
     assert not norm(x).allclose(found)
 
 
-def test_particles(scripts, tmp_path, monkeypatch, capsys):
+def test_particles(scripts, tmp_path, monkeypatch):
     script = scripts("grf_particles")
-    arguments = ["--quick", "--forces", "springs", "--methods", "linear", "GIN interlacer", "--out", str(tmp_path)]
-    script.main(arguments)
-    report = json.loads((tmp_path / "quick/grf_particles.json").read_text())
-    rows = list(report["rows"].values())
-    assert [row["method"] for row in rows] == ["GRF interlacer", "linear", "GIN interlacer"]
-    assert rows[0]["time"] == rows[0]["epochs"]
-    assert f"{rows[1]['epochs']['test'][0]:.3f}" in (tmp_path / "quick/grf_particles.md").read_text()
-    script.main(arguments)  # finished rows are kept, with their times
-    assert json.loads((tmp_path / "quick/grf_particles.json").read_text()) == report
+    arguments = ["--quick", "--datasets", "springs", "--methods", "GRF interlacer", "GIN interlacer"]
+    script.main([*arguments, "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "quick/grf_particles.json").read_text())["rows"]
+    assert [(row["method"], row["equal"]) for row in rows.values()] == [
+        ("GRF interlacer", "epochs"),
+        ("GIN interlacer", "epochs"),
+        ("GIN interlacer", "time"),
+    ]
+    monkeypatch.setattr(script, "train", lambda *_: pytest.fail("finished runs are kept"))
+    script.main([*arguments, "--out", str(tmp_path)])
 
 
 def test_a_perfect_model_of_particles_has_no_error(scripts, monkeypatch):

@@ -20,49 +20,25 @@ def script(scripts):
     return importlib.import_module("grf_images")
 
 
-def test_a_trial_writes_the_table_and_is_resumed(script, tmp_path, monkeypatch):
+def test_a_trial_writes_the_table(script, tmp_path):
     pytest.importorskip("sklearn")
-    arguments = ["--quick", "--images", "plain", "--methods", "linear", "GIN", "--out", str(tmp_path)]
-    arguments += ["--positions", "none", "--readouts", "mean"]
-    script.main(arguments)
-    report = json.loads((tmp_path / "quick/grf_images.json").read_text())
-    rows = list(report["rows"].values())
-    assert [row["method"] for row in rows] == ["GRF", "linear", "GIN"]
-    assert rows[0]["time"] == rows[0]["epochs"]
-    assert rows[0]["epochs"]["other walks"][0] is not None
-    assert rows[1]["epochs"]["other walks"] == [None]
+    script.main(["--quick", "--datasets", "plain", "--methods", "GRF", "GIN", "--out", str(tmp_path)])
+    rows = list(json.loads((tmp_path / "quick/grf_images.json").read_text())["rows"].values())
+    assert [(row["method"], row["equal"]) for row in rows] == [("GRF", "epochs"), ("GIN", "epochs"), ("GIN", "time")]
+    assert [row["other walks"] == [None] for row in rows] == [False, True, True]
     text = (tmp_path / "quick/grf_images.md").read_text()
-    assert f"| 8 × 8 | none | mean | GRF | {rows[0]['epochs']['parameters'][0]:,} | 2 |" in text
+    assert f"| plain | GRF | epochs | {rows[0]['parameters'][0]:,} | 1 | 2 |" in text
     assert text.splitlines()[4].endswith("| 73.0 / 68.9 / 54.8 |")
     assert (tmp_path / "quick/grf_images.png").is_file()
-    monkeypatch.setattr(script, "train", lambda *_: pytest.fail("finished runs are kept"))
-    script.main(arguments)
-    assert json.loads((tmp_path / "quick/grf_images.json").read_text()) == report
 
 
-def test_an_interrupted_row_goes_on_with_the_next_seed(monkeypatch, script):
-    fitting = importlib.import_module("_fitting")
-    done, row = [], {"epochs": {"num_epochs": 4, "seconds": [1.0], "test": [0.5]}}
-
-    def train(epochs, seed):
-        done.append((epochs, seed))
-        return {"seconds": 1.0, "test": 0.7}
-
-    first = {"epochs": {"num_epochs": 4, "seconds": [3.0, 3.0]}}
-    for part in ("epochs", "time"):
-        fitting.fill_row(row, first, part, train, 4, 2, lambda: None)
-    assert done == [(4, 1), (12, 0), (12, 1)]  # the other comparison has three times the epochs
-    assert row["epochs"]["test"] == [0.5, 0.7]
-    assert row["time"]["num_epochs"] == 12
-
-
-@pytest.mark.parametrize(("positions", "readout"), [("none", "mean"), ("learned", "token")])
-def test_every_method_is_a_model_of_images(script, positions, readout):
+@pytest.mark.parametrize("positions", [False, True])
+def test_every_method_is_a_model_of_images(script, positions):
     pictures = images.Pictures({"train": (torch.rand(4, 16, 3), torch.arange(4))}, 4)
     for name, method in script.METHODS.items():
         torch.manual_seed(0)
-        grids = images.Grids(4, method.draw(script.LAYERS[readout], 0), name == script.REDRAWN)
-        model = script.classifier(method, pictures, positions, readout).eval()
+        grids = images.Grids(4, method.draw(script.layers_of(positions), 0), name == script.REDRAWN)
+        model = script.model_of(method, pictures, positions).eval()
         out = model(pictures.parts["train"][0], grids)
         assert out.shape == (4, 10), name
         (out.sum() + 0).backward()

@@ -21,7 +21,7 @@ def script(scripts, tmp_path, monkeypatch):
 def test_every_row_is_a_model_of_its_images(script):
     pictures = script.pictures_of(4, True)
     for method in script.METHODS:
-        model = script.classifier(method, pictures, positions=True).eval()
+        model = script.model_of(method, pictures, positions=True).eval()
         prepare = script.that_add(model.model.requires, seed=0, max_hops=script.HOPS, **script.WALKS)
         out = model(pictures.parts["test"][0][:3], script.Grids(7, prepare))
         assert out.shape == (3, 10), method
@@ -41,7 +41,7 @@ def test_a_trial_has_both_comparisons_and_is_resumed(script, tmp_path, monkeypat
     assert list(rows) == wanted
     share = rows["GRF", "epochs"]["seconds"][0] / rows["GIN", "epochs"]["seconds"][0]
     assert rows["GIN", "time"]["trained"] == [max(2, min(round(2 * share), 20))]
-    monkeypatch.setattr(script, "fit_images", lambda *_: pytest.fail("finished runs are kept"))
+    monkeypatch.setattr(script, "train_images", lambda *_: pytest.fail("finished runs are kept"))
     script.main(arguments)
-    assert script.rows("pixels", "grid heat") == {}
+    assert list(script.COMPARISON._planned("pixels", ["grid heat"])) == []
     assert torch.get_num_threads() == 1

@@ -1,88 +1,38 @@
-"""The scripts that repeat the Primphormer tables run on small data, go on where they stopped, skip what is missing."""
+"""The scripts that repeat the Primphormer tables: rows, epochs, turns; what is missing is skipped."""
 
-import json
+import importlib
 from pathlib import Path
 
 import pytest
-import yaml
 
-ROOT = Path(__file__).parents[2]
+from pyg_topomask.run.errors import MissingDataError
+
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux")
 
 
-@pytest.fixture
-def tables(scripts, monkeypatch, tmp_path):
-    """``_tables`` on two configs of generated graphs, and one whose files are nowhere."""
-    import _tables
+def test_rows_have_the_epochs_of_the_configs_and_stand_beside_published_ones(scripts, monkeypatch, tmp_path):
+    script, common = scripts("primphormer_lrgb"), importlib.import_module("_primphormer")
+    made = []
 
-    config = yaml.safe_load((ROOT / "configs/grf/motif.yaml").read_text())
-    config["dataset"] |= {"num_graphs": 60, "num_nodes": 12}
-    config["optim"] |= {"max_epoch": 3, "num_warmup_epochs": 1}
-    for method in ("primphormer", "full"):
-        (tmp_path / method).mkdir()
-    (tmp_path / "primphormer/motif.yaml").write_text(yaml.safe_dump(config))
-    missing = (ROOT / "configs/primphormer/peptides-struct.yaml").read_text()
-    (tmp_path / "primphormer/absent.yaml").write_text(missing)
-    monkeypatch.setattr(_tables, "CONFIGS", tmp_path)
-    monkeypatch.setattr(_tables, "QUICK", (30, 10, 10))
-    monkeypatch.setattr(_tables, "SAMPLE", (30, 10, 10))
-    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TOPOMASK_DATA", raising=False)
-    return _tables
+    def run_once(path, out, overrides, metric, curves):
+        made.append(overrides)
+        if path.stem != "peptides-func":
+            raise MissingDataError("the raw files are nowhere")
+        curve = [(1.0, 0.5), (2.0, 0.6)]
+        seconds = 2.0 if path.parent.name == "full" else 1.0
+        return {"val": 0.6, "test": 0.6, "seconds": seconds, "ran": 250, "parameters": 9, "curves": curve}
 
-
-def reproduce(tables, tmp_path, *options):
-    names = {"motif": "accuracy", "absent": "mae"}
-    table = {name: tables.Published(name, metric, {"Primphormer": "1.0"}) for name, metric in names.items()}
-    out = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "docs/results")]
-    parsed = tables.parser("", list(table), "test").parse_args([*options, *out])
-    parsed.quick = True  # which the command line refuses with --results
-    tables.reproduce(table, parsed)
-    return json.loads((tmp_path / "out/test.json").read_text())["rows"]
-
-
-def test_rows_of_what_is_there_and_notes_on_what_is_not(tables, tmp_path, monkeypatch):
-    real = tables.run_config
-
-    def run_config(path, *arguments, **keywords):
-        if path.stem == "absent":  # as without a network, at once
-            raise tables.MissingDataError("the raw files of x are nowhere")
-        return real(path, *arguments, **keywords)
-
-    monkeypatch.setattr(tables, "run_config", run_config)
-    rows = reproduce(tables, tmp_path, "--methods", "Primphormer", "Transformer")
-    motif, no_config, absent, _ = rows
-    assert motif["epochs"] == [tables.QUICK_EPOCHS]
-    assert 0 <= motif["test"]["mean"] <= 1
-    assert len(motif["curves"][0]) == tables.QUICK_EPOCHS
-    assert no_config["note"] == "no config for Transformer"
-    assert absent["note"] == "not available here"
-    text = (tmp_path / "docs/results/test.md").read_text()
-    assert "| absent | Primphormer | not available here |" in text
-    assert (tmp_path / "out/test.png").stat().st_size > 0
-    assert json.loads((tmp_path / "results-published/test.json").read_text())["rows"] == rows
-    again = reproduce(tables, tmp_path, "--datasets", "motif")
-    assert again[0] == motif  # kept, not trained again
-    assert (tmp_path / "docs/results/test.md").read_text() == text
-
-
-def test_a_budget_plans_epochs_and_schedule_once(tables, tmp_path, monkeypatch):
-    path = tables.CONFIGS / "primphormer/motif.yaml"
-    (tmp_path / "out").mkdir()
-    plan = tmp_path / "out/plan-motif-2min.json"
-    plan.write_text(json.dumps({"seconds_per_epoch": 20.0, "epochs": 6}))
-    options = tables.parser("", ["motif"], "test").parse_args(["--minutes", "2"])
-    overrides = tables.shortened(path, tmp_path / "out", options)
-    assert "optim.max_epoch=6" in overrides
-    assert "optim.num_warmup_epochs=2" in overrides  # 1 of 3, in proportion
-
-
-def test_a_budget_shows_its_curves(tables):
-    row = {"title": "Motif", "method": "GRF", "metric": "ap", "curves": [[(10.0, 0.1), (20.0, 0.2), (30.0, 0.3)]]}
-    lines = list(tables._curve_lines([row, {"title": "Motif", "note": "not available here"}]))
-    assert lines[1].startswith("| validation after | 20 % | 40 %")
-    assert lines[3:] == ["| Motif, GRF | – | 0.1000 | 0.1000 | 0.2000 | 0.3000 |"]
+    monkeypatch.setattr(common, "run_once", run_once)
+    methods = ["--methods", "Primphormer", "Transformer", "--runs", "1", "--out", str(tmp_path)]
+    script.main(["--datasets", "peptides-func", "pcqm-contact", *methods])
+    assert [next(text for text in overrides if "max_epoch" in text) for overrides in made[:3]] == [
+        f"optim.max_epoch={epochs}" for epochs in (250, 250, 125)
+    ]
+    table = (tmp_path / "primphormer_lrgb.md").read_text()
+    assert "| peptides-func | Primphormer | epochs | 9 | 1 | 250 | 0.00 | 0.6000 | 0.6000 | 0.6612 ± 0.0065 |" in table
+    assert table.count("0.6535 ± 0.0041") == 2
+    assert (tmp_path / "primphormer_lrgb.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize("name", ["none", "GPSConv multihead", "Primphormer", "Exphormer"])
