@@ -266,8 +266,8 @@ def _ascending(path: Path) -> Iterator[Tensor]:
     if not path.exists():
         return
     keys = np.memmap(path, np.int64, "r")
-    sample = np.sort(keys[:: max(1, keys.size // 10_000)])[:: max(1, 10_000 * _KEYS_TOGETHER // keys.size)]
-    bounds = [-1, *sample[1:], np.iinfo(np.int64).max]
+    sample = np.sort(keys[:: max(1, keys.size // 10_000)])
+    bounds = [-1, *sample[:: max(1, sample.size * _KEYS_TOGETHER // keys.size)][1:], np.iinfo(np.int64).max]
     for low, high in itertools.pairwise(bounds):
         blocks = (keys[begin : begin + _KEYS_TOGETHER] for begin in range(0, keys.size, _KEYS_TOGETHER))
         found = np.sort(np.concatenate([block[(block >= low) & (block < high)] for block in blocks]))
