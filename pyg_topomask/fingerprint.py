@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from functools import partial
 from pathlib import PurePath
-from types import CodeType
+from types import BuiltinFunctionType, CodeType
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from torch import Tensor
 
 
 def stable_hash(*values: Any) -> str:
-    """Hash of values, as text: their content, and the settings and source code of objects.
+    """Hash of values, as text: their content, and the settings and code of objects.
 
     Raises:
-        TypeError: If a value is of a class without Python source, such as a random number generator.
+        TypeError: If a value has no state that can be compared, such as a random number generator.
     """
     return hashlib.sha256(describe(values).encode()).hexdigest()[:32]
 
@@ -26,9 +27,9 @@ def describe(value: Any) -> str:
     """Text that is equal exactly if two values are, where the order of dictionaries and sets does not count."""
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+    if value is None or value is ... or isinstance(value, (bool, int, float, complex, str, bytes)):
         return repr(value)
-    if isinstance(value, (torch.dtype, torch.device, PurePath, range)):
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, PurePath, range, slice)):
         return f"{type(value).__qualname__}({value!r})"
     if isinstance(value, Tensor):
         return _describe_tensor(value)
@@ -57,17 +58,28 @@ def _describe_tensor(value: Tensor) -> str:
 
 
 def _describe_object(value: Any) -> str:
-    """The code of a function, or the source of an object's class and its bases, with what it holds."""
-    if hasattr(value, "__code__"):
+    """The code of a function, or of the methods of an object, with what it holds."""
+    if isinstance(value, partial):
+        return f"partial({describe([value.func, value.args, value.keywords])})"
+    kind = type(value)
+    name = f"{getattr(value, '__module__', kind.__module__)}.{getattr(value, '__qualname__', kind.__qualname__)}"
+    if hasattr(value, "__code__"):  # a function, or a method with its object
         held = [cell.cell_contents for cell in value.__closure__ or ()]
-        held += [value.__code__, value.__defaults__, value.__kwdefaults__, getattr(value, "__self__", None)]
-        return f"{value.__qualname__}({describe(held)})"
-    try:
-        source = "".join(map(inspect.getsource, type(value).__mro__[:-1]))
-    except (OSError, TypeError):
+        parts = [value.__code__, value.__defaults__, value.__kwdefaults__, held, getattr(value, "__self__", None)]
+        return f"{name}({describe(parts)})"
+    if isinstance(value, (type, BuiltinFunctionType)):
+        return name
+    slots = [slot for cls in kind.__mro__ for slot in getattr(cls, "__slots__", ())]
+    if not slots and not hasattr(value, "__dict__"):
         message = "results that depend on one must not be stored: remove it from the transform, or disable the cache"
-        raise TypeError(f"two objects of type {type(value).__name__} cannot be compared, so {message}") from None
-    return f"{type(value).__qualname__}({_digest(source.encode())},{describe(vars(value))})"
+        raise TypeError(f"two objects of type {name} cannot be compared, so {message}")
+    state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)} | getattr(value, "__dict__", {})
+    code = []
+    for cls in kind.__mro__:
+        for key, member in sorted(vars(cls).items()):
+            method = inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", member))
+            code += [(cls.__qualname__, key, method.__code__)] if hasattr(method, "__code__") else []
+    return f"{name}({_digest(describe(code).encode())},{describe(state)})"
 
 
 def _digest(content: Any) -> str:

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,29 @@ from torch_geometric import EdgeIndex
 from torch_geometric.transforms import AddRandomWalkPE, Compose, Constant
 
 from pyg_topomask.fingerprint import describe, stable_hash
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+def test_code_of_methods_counts():
+    members = {
+        "__call__": lambda self, data: data * self.factor,
+        "factor": property(lambda self: 1),
+        "shift": staticmethod(lambda x: x + 1),
+    }
+    changes = {
+        "__call__": lambda self, data: data * self.factor - 1,
+        "factor": property(lambda self: 3),
+        "shift": staticmethod(lambda x: x + 2),
+    }
+    texts = [describe(type("Scale", (), members | {name: changes[name]})()) for name in changes]
+    assert len({describe(type("Scale", (), members)()), *texts}) == 4
+    assert describe(type("Scale", (), {**members})()) == describe(type("Scale", (), members)())
 
 
 def test_describe_tells_settings_apart():
@@ -25,7 +49,8 @@ def test_describe_tells_settings_apart():
         *(AddRandomWalkPE(2), AddRandomWalkPE(3), scaled(2.0), scaled(3.0), named(2.0), named(3.0)),
         *(Compose([AddRandomWalkPE(2)]), Compose([AddRandomWalkPE(2), Constant()])),
         *(lambda data: [part + 1 for part in data], lambda data: [part + 2 for part in data]),
-        *(AddRandomWalkPE(2).forward, {"a": {1, 2}}, Path("a"), Path("b"), range(3), range(4)),
+        *(partial(AddRandomWalkPE, 2), partial(AddRandomWalkPE, 3), AddRandomWalkPE, torch.relu, torch.sigmoid),
+        *(Slotted(1), Slotted(2), AddRandomWalkPE(2).forward, {"a": {1, 2}}, Path("a"), Path("b"), range(3), range(4)),
         *(torch.ones(2), torch.zeros(2), torch.float32, torch.float64, torch.device("cpu")),
     ]
     texts = [describe(value) for value in different]
@@ -36,8 +61,8 @@ def test_describe_tells_settings_apart():
     assert describe(AddRandomWalkPE(np.int64(2))) == texts[0]
     with pytest.raises(TypeError, match="Generator cannot be compared"):
         describe(torch.Generator())
-    with pytest.raises(TypeError, match="cannot be compared"):
-        describe([torch.relu])
+    with pytest.raises(TypeError, match="object cannot be compared"):
+        describe(Slotted([object()]))
 
 
 def test_tensors_of_every_kind_are_told_apart():
