@@ -118,14 +118,16 @@ def test_two_writers_that_are_killed_again_and_again_leave_whole_files(tmp_path)
     assert not [name for name in names(tmp_path) if name.startswith(".file.part-")]
 
 
+HOLDER = """
+import sys, time; from pathlib import Path; from pyg_topomask.cache import locked
+with locked(Path(sys.argv[1]), wait=False): print("locked", flush=True); time.sleep(100)
+"""
+
+
 @posix
 @pytest.mark.slow
 def test_a_lock_is_held_by_one_and_released_by_a_dead_process(tmp_path):
-    code = (
-        "import sys, time; from pathlib import Path; from pyg_topomask.cache import locked\n"
-        "with locked(Path(sys.argv[1]), wait=False): print('locked', flush=True); time.sleep(100)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "x")], stdout=subprocess.PIPE) as holder:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "x")], stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"locked\n"
         with pytest.raises(BlockingIOError), locked(tmp_path / "x", wait=False):
             pass

@@ -32,30 +32,6 @@ def test_the_message_says_what_was_wrong_and_why():
         check_integer("seed", 1.5)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: AddRandomWalks(2.5),
-        lambda: AddRandomWalks(True),
-        lambda: nn.GRFMask(max_length=2.5),
-        lambda: nn.GKATConv(8, 4.0),
-        lambda: nn.KMIPAttention(8, 2, k=2.5),
-        lambda: nn.FullAttention(8.0, 2),
-    ],
-)
-def test_settings_that_count_are_integers(build):
-    with pytest.raises(TypeError, match="must be an integer"):
-        build()
-
-
-def test_dropout_is_a_probability():
-    for cls in (nn.FullAttention, nn.GatedGCN):
-        with pytest.raises(ValueError, match=r"'dropout' must be a probability.*got nan"):
-            cls(8, dropout=float("nan"))
-    with pytest.raises(TypeError, match=r"'dropout' must be a number \(got '0.1'\)"):
-        nn.FullAttention(8, 2, dropout="0.1")
-
-
 def test_layers_that_share_a_cause_warn_once_under_pythons_own_filter():
     graph = AddRandomWalks(max_length=2, seed=0)(GRAPHS["star"].clone())
     x = torch.randn(5, 8)

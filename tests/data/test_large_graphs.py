@@ -202,11 +202,7 @@ DAMAGES = {
     "no header": (lambda folder: (folder / "graph.json").unlink(), FileNotFoundError, "save_graph"),
     "text": (lambda folder: (folder / "graph.json").write_text("[]"), ValueError, "damaged"),
     "short": (lambda folder: (folder / "x.bin").write_bytes(b"1234"), ValueError, "4 bytes instead of 720"),
-    "zeros": (
-        lambda folder: (folder / "indptr.bin").write_bytes(bytes(488)),
-        ValueError,
-        "from edge 0 to 0 instead of",
-    ),
+    "zeros": (lambda folder: (folder / "indptr.bin").write_bytes(bytes(488)), ValueError, "from edge 0 to 0 instead"),
     "missing": (lambda folder: (folder / "index.bin").unlink(), FileNotFoundError, "index.bin is missing"),
 }
 

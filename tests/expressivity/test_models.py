@@ -2,13 +2,10 @@ import random
 
 import torch
 from torch_geometric.nn import GCNConv, GINConv, GINEConv
-from torch_geometric.transforms import AddRandomWalkPE
 
 from pyg_topomask.expressivity import distinguishes
 from pyg_topomask.nn import GPSModel, MaskedAttention
 from tests.expressivity.graphs import csl, cycles, random_graph, relabelled, switched
-
-RWSE = AddRandomWalkPE(8)
 
 CONVS = {
     "GCN": lambda _: GCNConv(8, 8),

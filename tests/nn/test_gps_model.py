@@ -14,14 +14,12 @@ from pyg_topomask.nn import (
     KMIPAttention,
     MaskedAttention,
     PowerSeriesMask,
-    ToeplitzMask,
 )
 from pyg_topomask.nn.encoder.positions import NodePositions
 from pyg_topomask.nn.norm import NORMS
 from pyg_topomask.operators import PowerSeriesOperator
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
 from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddGridShape
 from tests.nn.gps_cases import Conv, batch_of, by_hand, randomise
 
 TOL = {"rtol": 1e-9, "atol": 1e-9}
@@ -139,19 +137,6 @@ def test_the_mask_of_a_token_is_ones():
     wanted = masked_linear_attention_reference(q.relu(), k.relu(), v, matrix, bound=matrix)
     wanted = x[:1] + attn.out(wanted.flatten(1))[:1]
     torch.testing.assert_close(model(data.x.double(), data.edge_index, graph=data), wanted, **TOL)
-
-
-def test_masks_of_grids_take_a_token_too():
-    row, col = torch.tensor([[0, 1, 3, 4, 0, 1, 2], [1, 2, 4, 5, 3, 4, 5]])  # 2 × 3
-    edges = torch.stack([torch.cat([row, col]), torch.cat([col, row])])
-    grid = AddGridShape()(Data(x=torch.rand(6, 4), edge_index=edges))
-    batch = Batch.from_data_list([grid, grid])
-    attn = lambda _: MaskedAttention(8, 2, mask=ToeplitzMask([2, 3], 2))  # noqa: E731
-    model = GPSModel(4, 8, 3, 2, attn=attn, pool="graph_token", norm=None)
-    out = model(batch.x, batch.edge_index, batch.batch, batch)
-    torch.testing.assert_close(out[0], out[1])
-    out.sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 def test_a_model_with_a_token_leaves_its_graph_alone_and_has_the_right_gradient():

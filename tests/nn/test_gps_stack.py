@@ -5,12 +5,14 @@ from torch_geometric.nn import InstanceNorm
 
 from pyg_topomask.nn import (
     ATTENTION,
+    FullAttention,
     GatedGCN,
     GPSModel,
     GPSStack,
     GRFAttention,
     MaskedAttention,
     PrimphormerAttention,
+    SANAttention,
     auxiliary_loss,
 )
 from tests.nn.gps_cases import Carrying, Conv, batch_of
@@ -107,3 +109,16 @@ def test_requires_is_the_union_of_the_layers():
     stack = GPSStack(8, 2, lambda _: Conv(), lambda n: GRFAttention(8) if n else MaskedAttention(8))
     assert stack.requires == GPSModel(4, 8, 2, 2, attn=lambda _: GRFAttention(8)).requires == GRFAttention(8).requires
     assert GPSStack(8, 1, lambda _: Conv()).requires == ()
+
+
+def test_layers_of_a_stack_share_what_stands_for_absent_edges():
+    stack = GPSStack(8, 3, attn=lambda _: SANAttention(8, 2, edge_dim=3), norm=None)
+    assert len({id(layer.attn.absent_vector) for layer in stack}) == 1
+    names = [name for name, _ in stack.named_parameters() if name.endswith("absent_vector")]
+    assert names == ["0.attn.absent_vector"]
+    apart = GPSStack(8, 3, attn=lambda _: SANAttention(8, 2))
+    assert len({id(layer.attn.absent_vector) for layer in apart}) == 3
+    with pytest.raises(TypeError, match=r"tied to each other only \(got a FullAttention\)"):
+        SANAttention(8).tie(FullAttention(8))
+    with pytest.raises(ValueError, match=r"same 'edge_dim' and 'full_graph'.*got None and True after 3 and True"):
+        SANAttention(8).tie(SANAttention(8, edge_dim=3))

@@ -97,15 +97,20 @@ def series(adjacency, coeffs):
     return torch.einsum("...k,kij->...ij", coeffs, powers)
 
 
-def vectors(data, s, f):
-    return s * data.x[:, :2], f[:2] * data.x[:, 2:]
+def vectors(data, p):
+    return p.s * data.x[:, :2], p.f[:2] * data.x[:, 2:]
+
+
+def low_rank(data, rows, columns):
+    return LowRankOperator(rows, columns, batch_of(data))
 
 
 def outer(rows, columns):
     return rows @ columns.mT
 
 
-def rank_heads(rows, columns):
+def rank_heads(data, p):
+    rows, columns = vectors(data, p)
     return torch.stack([rows, 2 * columns]), torch.stack([columns, 2 * rows])
 
 
@@ -113,14 +118,14 @@ def with_double(matrix):
     return torch.stack([matrix, 2 * matrix])
 
 
-# Operators of values a, b of edges, a number s and coefficients f; and their matrices, from the matrices A, B of edges.
+ONE = DenseOperator(torch.ones(1, 1).double())
+
+# Operators of values a, b of edges, a number s and coefficients f; and their matrices, from the matrices A, B of edges
+# and G of pairs in a graph.
 CASES = {
-    "ones": (lambda d, p: ones(d), lambda d, p: same_graph(d)),
-    "padding": (
-        lambda d, p: PaddingOperator(d.x[:, 0] > 0, batch_of(d)),
-        lambda d, p: same_graph(d) * (d.x[:, 0] > 0),
-    ),
-    "causal": (lambda d, p: CausalOperator(batch_of(d)), lambda d, p: same_graph(d).tril()),
+    "ones": (lambda d, p: ones(d), lambda d, p: p.G),
+    "padding": (lambda d, p: PaddingOperator(d.x[:, 0] > 0, batch_of(d)), lambda d, p: p.G * (d.x[:, 0] > 0)),
+    "causal": (lambda d, p: CausalOperator(batch_of(d)), lambda d, p: p.G.tril()),
     "dense": (lambda d, p: DenseOperator(matrix(d, p.a)), lambda d, p: p.A),
     "dense_heads": (lambda d, p: of_heads(d, p.a, p.b), lambda d, p: torch.stack([p.A, p.B])),
     "sparse": (lambda d, p: SparseOperator(d.edge_index, p.a, d.num_nodes), lambda d, p: p.A),
@@ -135,25 +140,16 @@ CASES = {
         lambda d, p: PowerSeriesOperator(d.edge_index, d.num_nodes, torch.stack([p.f, p.f.flip(0)]), p.a),
         lambda d, p: series(p.A, torch.stack([p.f, p.f.flip(0)])),
     ),
-    "low_rank": (
-        lambda d, p: LowRankOperator(*vectors(d, p.s, p.f), batch_of(d)),
-        lambda d, p: same_graph(d) * outer(*vectors(d, p.s, p.f)),
-    ),
-    "low_rank_heads": (
-        lambda d, p: LowRankOperator(*rank_heads(*vectors(d, p.s, p.f)), batch_of(d)),
-        lambda d, p: same_graph(d) * outer(*rank_heads(*vectors(d, p.s, p.f))),
-    ),
+    "low_rank": (lambda d, p: low_rank(d, *vectors(d, p)), lambda d, p: p.G * outer(*vectors(d, p))),
+    "low_rank_heads": (lambda d, p: low_rank(d, *rank_heads(d, p)), lambda d, p: p.G * outer(*rank_heads(d, p))),
     "scaled": (lambda d, p: p.s * left(d, p.a), lambda d, p: p.s * p.A),
     "diagonals": (lambda d, p: scaled(d, p.a, p.s), lambda d, p: scaled_matrix(d, p.A, p.s)),
     "constant": (lambda d, p: ConstantOperator(both(d, p.a.detach(), p.b.detach())), lambda d, p: p.A @ p.B.t()),
-    "sum": (lambda d, p: left(d, p.a) + ones(d), lambda d, p: p.A + same_graph(d)),
-    "sum_shared": (
-        lambda d, p: of_heads(d, p.a, p.b) + ones(d),
-        lambda d, p: torch.stack([p.A, p.B]) + same_graph(d),
-    ),
+    "sum": (lambda d, p: left(d, p.a) + ones(d), lambda d, p: p.A + p.G),
+    "sum_shared": (lambda d, p: of_heads(d, p.a, p.b) + ones(d), lambda d, p: torch.stack([p.A, p.B]) + p.G),
     "stack": (
         lambda d, p: HeadStackOperator([ones(d), DenseOperator(matrix(d, p.a))]),
-        lambda d, p: torch.stack([same_graph(d), p.A]),
+        lambda d, p: torch.stack([p.G, p.A]),
     ),
     "stack_blocks": (
         lambda d, p: HeadStackOperator([both(d, p.a, p.b), both(d, p.b, p.a)]),
@@ -165,10 +161,7 @@ CASES = {
         lambda d, p: ProductOperator(left(d, p.b), scaled(d, p.a, p.s)),
         lambda d, p: p.B @ scaled_matrix(d, p.A, p.s),
     ),
-    "kronecker": (
-        lambda d, p: KroneckerOperator(left(d, p.a), DenseOperator(torch.ones(1, 1).double())),
-        lambda d, p: p.A,
-    ),
+    "kronecker": (lambda d, p: KroneckerOperator(left(d, p.a), ONE), lambda d, p: p.A),
 }
 CONSTANT = ("ones", "padding", "causal", "constant")
 SHARED_GRAPHS = {name: data for name, data in GRAPHS.items() if name != "weighted"}
@@ -199,7 +192,8 @@ class TestMadeOfOthers(OperatorCase):
 
     def reference(self, data):
         own = numbers(data)
-        return self.matrix(data, SimpleNamespace(**own, A=matrix(data, own["a"]), B=matrix(data, own["b"])))
+        own |= {"A": matrix(data, own["a"]), "B": matrix(data, own["b"]), "G": same_graph(data)}
+        return self.matrix(data, SimpleNamespace(**own))
 
     def test_a_mask_without_negative_parameters_is_its_own_bound(self):
         data = self.graphs["star"]

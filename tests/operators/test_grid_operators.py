@@ -127,9 +127,3 @@ def test_a_batch_of_other_graphs_is_refused():
         op.dense_blocks.make(block_layout(torch.tensor([0] * 4 + [1] * 8)))
     (block,) = op.dense_blocks.make(block_layout(torch.zeros(12, dtype=torch.long)))  # both grids taken for one graph
     torch.testing.assert_close(block[0], op.to_dense().mT)
-
-
-def test_no_graphs():
-    op = ToeplitzOperator(torch.ones(3), (2,), 0)
-    assert (op @ torch.ones(0, 3)).shape == (0, 3)
-    assert (GridHeatOperator((2,), 1.0, 0) @ torch.ones(0, 3)).shape == (0, 3)

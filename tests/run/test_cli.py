@@ -84,13 +84,14 @@ def test_all_configs_pass_the_check(pytestconfig, capsys):
     assert main(["check", *map(str, configs)]) == 0
 
 
+def program(*arguments):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
 @pytest.mark.slow
 def test_missing_extra_is_named():
-    code = (
-        "import sys; sys.modules['lightning'] = None\n"
-        "from pyg_topomask.run.cli import main; sys.exit(main(['check', 'x']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code = "from pyg_topomask.run.cli import main; sys.exit(main(['check', 'x']))"
+    done = program("-c", f"import sys; sys.modules['lightning'] = None; {code}")
     assert done.returncode == 1
     assert "pip install 'pyg_topomask[run]'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -98,11 +99,7 @@ def test_missing_extra_is_named():
 
 @pytest.mark.slow
 def test_module_is_the_program():
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "pyg_topomask", "--version"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = program("-X", "importtime", "-m", "pyg_topomask", "--version")
+    assert done.returncode == 0
     assert "torch" not in done.stderr  # the help and the version take no seconds
     assert done.stdout.startswith("pyg_topomask ")

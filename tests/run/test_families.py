@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch_geometric.data import Batch
 
-from pyg_topomask.nn import FullAttention
-from pyg_topomask.nn.encoder.pair_bias import RelativeWalkBias
 from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import LoadedDataset
@@ -37,12 +34,10 @@ STABLE = (
     "posenc_EquivStableLapPE.enable=true posenc_EquivStableLapPE.raw_norm_type=batchnorm "
     "posenc_EquivStableLapPE.eigen.max_freqs=3"
 )
-CITY = "dataset.format=PyG-CityNetwork dataset.name=Paris dataset.task=node dataset.node_encoder_name=CityNetworkNode"
 WEBKB = (
     "dataset.format=PyG-WebKB dataset.name=texas dataset.task=node dataset.split_mode=random "
     f"dataset.node_encoder_name=LinearNode+EquivStableLapPE {STABLE}"
 )
-BUDGET = "model.loss_fun=weighted_cross_entropy model.auto_satisfy_param_budget=true model.param_budget=60000"
 FAMILIES = {
     "molecules": (Task("graph", "multilabel", 10), "primphormer/peptides-func"),
     "molecules, signs": (
@@ -88,7 +83,6 @@ FAMILIES = {
         "model.loss_fun=weighted_cross_entropy gt.layer_type=SANLayer gt.full_graph=true gt.gamma=0.01 "
         "gnn.head=inductive_node metric_best=accuracy-SBM",
     ),
-    "WebKB": (classification("node", 5), f"{WEBKB} gt.layer_type=GCN+Transformer"),
     "WebKB, Exphormer's": (
         classification("node", 5),
         f"{WEBKB} {DUMMY} model.type=MultiModel gt.layer_type=CustomGatedGCN+Exphormer gt.layer_norm=true "
@@ -97,11 +91,6 @@ FAMILIES = {
     "City-Networks": (
         classification("node", 10),
         "kmip/paris model.param_budget=60000 gt.sparse.k=2 gt.sparse.val_dim=34",
-    ),
-    "City-Networks, GAT": (
-        classification("node", 10),
-        f"{CITY} {DUMMY} {BUDGET} model.type=custom_gnn gnn.layer_type=gatconv "
-        "gnn.layers_mp=2 gnn.dim_inner=16 gnn.residual=true gnn.act=gelu gnn.batchnorm=true",
     ),
     "rooms, GINE": (
         classification("node", 13),
@@ -207,27 +196,11 @@ def test_encodings_of_a_config_are_all_that_is_computed():
     assert width(graph.x) == 1
 
 
-def test_graphormer_attention_reads_the_bias_and_the_plain_one_does_not():
-    model = build_model(checked("ZINC, Graphormer", "gt.dim_hidden=16")[0], 1, 1, 1)
-    assert model.bias_encoder.num_edge_types == 4
-    assert model.graph_token is not None
-    assert all(isinstance(layer.attn, FullAttention) and layer.attn.requires for layer in model.layers)
+def test_plain_attention_reads_no_bias_of_pairs():
     plain = checked("ZINC, Graphormer", "gt.dim_hidden=16", "gt.layer_type=GINE+Transformer")[0]
     model = build_model(plain, 1, 1, 1)
     assert model.bias_encoder is None
     assert not any(layer.attn.requires for layer in model.layers)
-
-
-def test_attention_reads_the_probabilities_of_walks():
-    config, task = checked("ZINC, relative walks", "gt.dim_hidden=16")
-    splits = prepare(config, fake_dataset(config, task), 0, [])
-    model = build_model(config, 1, 1, 1).eval()
-    graph = splits.train[0]
-    assert graph.pair_relative_walk.shape == (16, 4)
-    assert isinstance(model.bias_encoder, RelativeWalkBias)
-    before = model(Batch.from_data_list([graph]))
-    graph.pair_relative_walk = graph.pair_relative_walk.roll(1, dims=0)
-    assert (model(Batch.from_data_list([graph])) - before).abs().max() > 1e-6
 
 
 def test_the_last_layer_updates_no_edges():

@@ -179,8 +179,6 @@ def test_keys_left_alone_give_an_attentions_own_defaults():
     ("settings", "message"),
     [
         ("gt.layer_type GCN+GFR", "no attention is called 'GFR'.*GRF"),
-        ("gt.layer_type GINE+GRF", "GINE needs edge features"),
-        ("gt.layer_type GCN+BiasedTransformer", "BiasedTransformer needs"),
         ("gt.layer_type GCN+KMIP topomask.rank 7", "topomask.rank"),
         ("topomask.pre_norm True", r"topomask\.pre_norm: is not provided in GraphGym"),
         ("gt.dim_hidden 32", "gnn.dim_inner: must equal gt.dim_hidden"),

@@ -15,6 +15,7 @@ from pyg_topomask.run import walk_shards
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.walk_shards import prepare, write_shard, write_shards
 from pyg_topomask.transforms import AddRandomWalks
+from tests.transforms.encoding_cases import assert_same
 
 WALKS = {
     "two tables": {"num_walks": 5, "max_length": 3},
@@ -37,13 +38,6 @@ def graph(weighted=True):
     return Data(edge_index=edges, edge_weight=weight, edge_type=torch.arange(150) % 3, num_nodes=40)
 
 
-def same(found, want):
-    assert found.keys() == want.keys()
-    for key, value in want.items():
-        other = found[key]
-        assert torch.equal(other, value) and other.dtype == value.dtype if torch.is_tensor(value) else other == value
-
-
 @pytest.mark.parametrize("kind", ["weighted", "plain", "disk"])
 @pytest.mark.parametrize("settings", WALKS.values(), ids=WALKS)
 def test_shards_are_the_walks_of_the_whole_graph(settings, kind, tmp_path, monkeypatch):
@@ -56,7 +50,7 @@ def test_shards_are_the_walks_of_the_whole_graph(settings, kind, tmp_path, monke
     prepare(tmp_path / "out", given, walks, {"shards": 3})
     for number in (2, 0, 1):
         write_shard(tmp_path / "out", number, 3)
-    same(load_walks(tmp_path / "out"), walks.additions([data])[0])
+    assert_same(load_walks(tmp_path / "out"), walks.additions([data])[0])
 
 
 def test_a_graph_on_disk_needs_distinct_edges(tmp_path):
@@ -98,7 +92,7 @@ def test_the_command_keeps_what_is_complete(config, tmp_path, capsys):
     assert "3 shards of walks, of which 1 were made now" in capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in out.glob("*.pt")} == files
     assert call(config, tmp_path / "one", "--shards", "1") == 0
-    same(load_walks(out), dict(load_walks(tmp_path / "one")))
+    assert_same(load_walks(out), dict(load_walks(tmp_path / "one")))
     for more, message in (
         (["--shards", "2"], "not of this config"),
         (["--shards", "3", "topomask.num_walks=3"], "not of this config"),

@@ -12,6 +12,7 @@ from pyg_topomask.run import run_config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
+from tests.test_cache import HOLDER
 
 
 @contextmanager
@@ -98,16 +99,6 @@ def test_a_run_that_stopped_early_is_not_trained_further(tiny, tmp_path, monkeyp
     assert json.loads((folder / "result.json").read_text())["metrics"] == result["metrics"]
 
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from pyg_topomask.cache import locked
-with locked(Path(sys.argv[1]), wait=False):
-    print("held", flush=True)
-    time.sleep(100)
-"""
-
-
 @pytest.mark.slow
 def test_a_second_run_of_a_seed_that_is_being_written_is_refused(tiny, tmp_path):
     pytest.importorskip("fcntl")
@@ -115,13 +106,13 @@ def test_a_second_run_of_a_seed_that_is_being_written_is_refused(tiny, tmp_path)
     seed = tmp_path / "config" / "0"
     seed.parent.mkdir()
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(seed)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == b"held\n"
+        assert holder.stdout.readline() == b"locked\n"
         with pytest.raises(RunError, match=f"^another process is writing {seed}; wait until .* --out or name_tag$"):
             run_config(tiny, tmp_path)
         assert not seed.exists()
         holder.kill()
     wanted = run_config(tiny, tmp_path)["metrics"]  # a killed process leaves no lock
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(seed)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == b"held\n"
+        assert holder.stdout.readline() == b"locked\n"
         assert run_config(tiny, tmp_path)["metrics"] == wanted  # a finished seed is only read
         holder.kill()

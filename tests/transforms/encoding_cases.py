@@ -46,3 +46,13 @@ def joined(data):
 def added(transform, data):
     before = set(data.keys())
     return {key: value for key, value in transform(data).to_dict().items() if key not in before}
+
+
+def assert_same(found, wanted, atol=0):
+    """Attributes are equal, bit for bit if no tolerance is given; also of several graphs. A number may have an axis."""
+    for one, other in zip(found, wanted, strict=True) if isinstance(found, list) else [(found, wanted)]:
+        assert {*one.keys()} == {*other.keys()}
+        for key in other.keys():  # noqa: SIM118
+            first, second = map(torch.as_tensor, (one[key], other[key]))
+            first = first.view(second.shape) if first.numel() == 1 == second.numel() else first
+            torch.testing.assert_close(first, second, rtol=0, atol=atol, equal_nan=True, msg=key)

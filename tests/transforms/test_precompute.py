@@ -22,23 +22,11 @@ from pyg_topomask.transforms import precompute as precompute_function
 from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.precompute import cache_key
 from tests.hostile import Calls, touch
-from tests.transforms.encoding_cases import path
+from tests.transforms.encoding_cases import assert_same, path
 
 module = sys.modules[precompute_function.__module__]
 UNWEIGHTED = [Data(edge_index=data.edge_index, num_nodes=data.num_nodes) for data in GRAPHS.values()]
 STEPS = [AddLaplacianEncoding(4), AddRandomWalkEncoding([1, 2, 3]), AddRelativeWalkEncoding([0, 2])]
-
-
-def equal(first, second):
-    """Compare bit for bit: both are one computation on the same graphs, or one has been stored and read again."""
-    assert len(first) == len(second)
-    for one, other in zip(first, second):
-        assert one.keys() == other.keys()
-        for key, value in one.to_dict().items():
-            if isinstance(value, torch.Tensor):
-                torch.testing.assert_close(other[key], value, rtol=0, atol=0, equal_nan=True)
-            else:
-                assert other[key] == value
 
 
 def stored(folder):
@@ -49,11 +37,11 @@ def test_cached_result_is_the_computed_one(tmp_path, monkeypatch):
     monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path))
     computed = precompute(UNWEIGHTED, STEPS, cache=False)
     assert "laplacian_vectors" not in UNWEIGHTED[0]
-    equal(computed, precompute(UNWEIGHTED, STEPS))
+    assert_same(computed, precompute(UNWEIGHTED, STEPS))
     assert len(stored(tmp_path)) == 1
     monkeypatch.setattr(module, "_compute", None)  # from here on only the file can serve
     again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
-    equal(computed, again)
+    assert_same(computed, again)
     Batch.from_data_list(again)
     for data in again:
         assert data.random_walk_diagonal.shape == (data.num_nodes, 3)
@@ -74,7 +62,7 @@ def test_a_damaged_file_is_made_again(tmp_path, junk, caplog):
     assert str(file) in caplog.text
     assert "it is computed again" in caplog.text
     assert not (tmp_path / "marker").exists()
-    equal(again, precompute(UNWEIGHTED, STEPS, cache=False))
+    assert_same(again, precompute(UNWEIGHTED, STEPS, cache=False))
     assert file.stat().st_size > len(whole) // 2
 
 
@@ -83,7 +71,7 @@ def test_several_groups_and_workers_give_the_same(num_workers, tmp_path):
     graphs, steps, done = [*UNWEIGHTED, path(9_000), path(9_000)], [AddRandomWalkEncoding([1, 2])], []
     wanted, state = [steps[0](graph.clone()) for graph in graphs], torch.get_rng_state()
     found = precompute(graphs, steps, cache=tmp_path, num_workers=num_workers, tick=done.append)
-    equal(wanted, found)
+    assert_same(wanted, found)
     assert torch.equal(state, torch.get_rng_state())
     assert done == sorted(done)
     assert len(done) > 1
@@ -96,10 +84,10 @@ def test_walks_and_trees_are_kept_too(tmp_path):
     steps = [AddRandomWalkEncoding([1, 2, 3]), AddRandomWalks(seed=1)]
     wanted = [steps[1](steps[0](data)) for data in UNWEIGHTED]
     for _ in range(2):
-        equal(wanted, precompute(UNWEIGHTED, Compose(steps), cache=tmp_path))
+        assert_same(wanted, precompute(UNWEIGHTED, Compose(steps), cache=tmp_path))
     steps[1].set_epoch(7)
     again = precompute(UNWEIGHTED, steps, cache=tmp_path)
-    equal([steps[1](steps[0](data)) for data in UNWEIGHTED], again)
+    assert_same([steps[1](steps[0](data)) for data in UNWEIGHTED], again)
     assert any(not torch.equal(a.walk_index, b.walk_index) for a, b in zip(again, wanted))
     for unseeded in (AddRandomWalks(), Compose([AddRandomWalks()]), AddTreeOrder("random")):
         with pytest.raises(ValueError, match="no seed"):
@@ -113,7 +101,7 @@ def test_what_a_transform_deletes_is_gone(tmp_path):
     again = AddRandomWalks(seed=2, independent=False)
     for cache in (False, tmp_path, tmp_path):
         found = precompute(paired, again, cache=cache)
-        equal([again(data.clone()) for data in paired], found)
+        assert_same([again(data.clone()) for data in paired], found)
         assert not any("walk_key_index" in data for data in found)
     assert all("walk_key_index" in data for data in paired)
 
@@ -155,7 +143,7 @@ def test_of_two_that_need_a_missing_file_one_computes_it(tmp_path):
     pytest.importorskip("fcntl")
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: precompute(UNWEIGHTED, Slow(), cache=tmp_path), range(2))
-    equal(first, second)
+    assert_same(first, second)
     assert Slow.calls == len(UNWEIGHTED)
 
 
@@ -186,5 +174,5 @@ def test_attributes_whose_shapes_or_dtypes_differ(tmp_path):
     graphs = [Data(edge_index=torch.tensor([[0], [1]]), num_nodes=size) for size in (2, 3, 2)]
     for _ in range(2):  # computed, then read from the cache
         found = precompute(graphs, AddIdentity(), cache=tmp_path)
-        equal(found, [AddIdentity()(graph.clone()) for graph in graphs])
+        assert_same(found, [AddIdentity()(graph.clone()) for graph in graphs])
         assert [graph["count"].dtype for graph in found] == [torch.int64, torch.float32, torch.int64]

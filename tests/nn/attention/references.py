@@ -7,6 +7,7 @@ import torch
 from pyg_topomask.nn import (
     ATTENTION,
     ExphormerAttention,
+    KMIPAttention,
     MaskedAttention,
     PrimphormerAttention,
     SANAttention,
@@ -156,13 +157,8 @@ def primal(attn, x, batch, carry):
     return mapped(attn, x, project, lambda h, part: (attn.weight_e[h] * attn.weight_r[h]).sum())
 
 
-DEFINITIONS = {
-    "Exphormer": exphormer,
-    "KMIP": kmip,
-    "Primphormer": primphormer,
-    "SAN": san,
-}
-REFERENCES = dict.fromkeys(ATTENTION.values(), masked) | {ATTENTION[name]: of for name, of in DEFINITIONS.items()}
+DEFINITIONS = {ExphormerAttention: exphormer, KMIPAttention: kmip, PrimphormerAttention: primphormer, SANAttention: san}
+REFERENCES = dict.fromkeys(ATTENTION.values(), masked) | DEFINITIONS
 """Class -> its definition, called as ``(attn, x, batch, carry)``."""
 
 VARIANTS = {

@@ -5,7 +5,6 @@ import inspect
 import pytest
 import torch
 from torch.nn import Linear
-from torch_geometric.data import Data
 
 from pyg_topomask.nn import ATTENTION, Attention, GKATConv, check_input
 from pyg_topomask.nn.attention.base import Carrying, EdgeAttention, Tied
@@ -78,14 +77,3 @@ def test_heads_must_divide_channels(cls):
         cls(8, heads=3)
     with pytest.raises(ValueError, match="'heads' must be at least 1"):
         cls(8, heads=0)
-
-
-def test_check_input_returns_the_batch_vector():
-    x, batch = torch.ones(3, 4), torch.tensor([0, 0, 1])
-    graph = Data(x=x, batch=batch)
-    assert check_input(x, 4, None, None) is None
-    assert check_input(x, 4, batch, None) is batch
-    assert check_input(x, 4, None, graph) is batch
-    assert check_input(x, 4, torch.zeros(3, dtype=torch.long), graph) is not batch
-    with pytest.raises(ValueError, match=r"'batch' must be the graph of each node, \[N\] \(got Data\)"):
-        check_input(x, 4, graph, None)

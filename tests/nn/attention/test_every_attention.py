@@ -2,15 +2,18 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint as checkpointed
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import Compose
 
 from pyg_topomask.nn import (
     ATTENTION,
     MASK,
+    ExphormerAttention,
     GKATAttention,
     GRFAttention,
     GRFMask,
+    KMIPAttention,
     MaskedAttention,
     PerformerAttention,
 )
@@ -130,3 +133,32 @@ def test_all_graphs_of_different_kinds_and_all_features_negative():
     out.sum().backward()
     assert x.grad.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in attn.parameters())
+
+
+def test_dense_nodes_with_a_carry_and_weights():
+    attn, x = ExphormerAttention(8, num_virtual=2), torch.randn(5, 8)
+    data = AddExpanderEdges(1, seed=0)(GRAPHS["star"].clone())
+    wanted, found = (
+        attn(nodes, None, data, carry=attn.initial_carry(1), return_attention_weights=True) for nodes in (x, x[None])
+    )
+    torch.testing.assert_close(found, ((wanted[0][0][None], wanted[0][1]), wanted[1]), rtol=0, atol=0)
+
+
+def test_a_huge_k_takes_the_memory_of_the_largest_graph():
+    x = torch.randn(90, 8)
+    out, (pairs, _) = KMIPAttention(8, k=10**12)(x, return_attention_weights=True)
+    assert out.isfinite().all()
+    assert pairs.size(1) == 90**2
+
+
+def test_checkpoints_repeat_dropout():
+    x = torch.randn(40, 8, requires_grad=True)
+    plain, saving = (KMIPAttention(8, heads=2, k=4, dropout=0.5, checkpoint=flag) for flag in (False, True))
+    saving.load_state_dict(plain.state_dict())
+    grads = []
+    for call in (plain, saving, lambda x: checkpointed(saving, x, use_reentrant=False)):
+        torch.manual_seed(1)
+        (grad,) = torch.autograd.grad(call(x).square().sum(), x)
+        grads.append(grad)
+    torch.testing.assert_close(grads[1], grads[0])
+    torch.testing.assert_close(grads[2], grads[0])

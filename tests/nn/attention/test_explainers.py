@@ -21,10 +21,10 @@ def _model(attn, conv=lambda layer: GCNConv(8, 8)):
     return model, data
 
 
-def _explain(model, data, algorithm, **settings):
+def _explain(model, data, algorithm, **given):
     config = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
-    explainer = Explainer(model, algorithm, "model", config, edge_mask_type="object", **settings)
-    return explainer(data.x, data.edge_index, graph=data).edge_mask
+    explainer = Explainer(model, algorithm, "model", config, edge_mask_type="object")
+    return explainer(data.x, data.edge_index, **{"graph": data, **given}).edge_mask
 
 
 @pytest.mark.parametrize("name", [name for name in ATTENTION if name != "Primphormer"])
@@ -81,6 +81,4 @@ def test_edges_of_a_power_series_get_the_gradient_of_finite_differences():
 def test_the_explainer_needs_the_edges():
     model, data = _model(lambda layer: ATTENTION["Transformer"](8))
     with pytest.raises(ValueError, match="needs the edges: give the model graph=data"):
-        Explainer(
-            model, AttentionExplainer(), "model", {"mode": "regression", "task_level": "node"}, edge_mask_type="object"
-        )(data.x, data.edge_index)
+        _explain(model, data, AttentionExplainer(), graph=None)

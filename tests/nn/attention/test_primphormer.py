@@ -3,21 +3,12 @@ import copy
 import networkx as nx
 import pytest
 import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import from_networkx
 
 from pyg_topomask.expressivity import distinguishes
-from pyg_topomask.nn import (
-    GPSModel,
-    GPSStack,
-    MaskedAttention,
-    PrimalAttention,
-    PrimphormerAttention,
-    auxiliary_loss,
-)
+from pyg_topomask.nn import GPSModel, GPSStack, MaskedAttention, PrimalAttention, PrimphormerAttention, auxiliary_loss
 from pyg_topomask.testing import AttentionCase
 from tests.nn.attention.references import primal
 from tests.nn.gps_cases import batch_of
@@ -76,24 +67,6 @@ def test_the_loss_needs_a_gradient_in_training_only():
     with torch.no_grad():
         attn(x)
         assert torch.equal(auxiliary_loss(attn), value)
-
-
-def test_distributed_training_finds_every_parameter_used():
-    """A second step fails where a parameter of the first had no gradient (find_unused_parameters=False)."""
-    batch = batch_of()
-    arguments = batch.x.float(), batch.edge_index, batch.batch, batch
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        model = DistributedDataParallel(stack())
-        for eta in (0.1, 0.0):
-            model.zero_grad()
-            (model(*arguments).sum() + eta * auxiliary_loss(model)).backward()
-            assert all(parameter.grad is not None for parameter in model.parameters())
-        model(*arguments).sum().backward()  # without the objective Λ has no gradient
-        with pytest.raises(RuntimeError, match="Expected to have finished reduction"):
-            model(*arguments)
-    finally:
-        dist.destroy_process_group()
 
 
 def test_objective_is_zero_at_a_stationary_point():

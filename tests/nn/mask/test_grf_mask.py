@@ -12,7 +12,7 @@ from pyg_topomask.ops import deconvolve, reach
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks, that_add
 
-F, G = [1.2, 0.5, -0.3], [0.0, 0.7, -0.4]
+F = [1.2, 0.5, -0.3]
 K, DRAWS = len(F) - 1, 500
 OFF = ~torch.eye(5, dtype=torch.bool)
 

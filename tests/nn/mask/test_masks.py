@@ -262,3 +262,14 @@ def test_a_batch_that_only_attention_is_given(build, path):
     x = torch.randn(2 * num_nodes, 8, dtype=torch.float64)
     torch.testing.assert_close(attn(x, whole.batch, alone), attn(x, whole.batch, whole), rtol=0, atol=0)
     assert "batch" not in alone
+
+
+@pytest.mark.parametrize("cls", [HeatMask, PowerSeriesMask])
+def test_edge_weights_may_have_a_second_axis_of_one(cls):
+    data, mask = GRAPHS["weighted"].clone(), cls()
+    data.edge_weight = data.edge_weight.float()
+    wanted = mask(data).to_dense()
+    data.edge_weight = data.edge_weight[:, None]
+    assert torch.equal(mask(data).to_dense(), wanted)
+    del data.edge_weight
+    assert not torch.allclose(mask(data).to_dense(), wanted, atol=1e-3)  # the weights count

@@ -108,16 +108,6 @@ def test_weights_are_shares_of_a_row_at_the_start():
     assert (edge @ torch.ones(graph.num_nodes, 1)).flatten().tolist() == [1.0] + [0.0] * (graph.num_nodes - 1)
 
 
-def test_a_graph_alone_and_bit_for_bit():
-    attn = MaskedAttention(16, 4, "elu1", [None, HopMask(4, 3)])
-    graph = batch_for(attn)
-    x = torch.randn(graph.num_nodes, 16)
-    out = attn(x, None, graph)
-    assert torch.equal(out, attn(x, None, graph))
-    first = graph.get_example(0)
-    torch.testing.assert_close(attn(x[: first.num_nodes], None, first), out[: first.num_nodes])
-
-
 def test_the_attention_builds_mixtures_and_groups_of_heads():
     assert isinstance(MaskedAttention(8, 2, mask=[None, HopMask(2)]).mask, MixtureMask)
     divided = MaskedAttention(8, 2, mask=[None, HopMask()], mask_heads=[1, 1])

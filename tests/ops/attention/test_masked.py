@@ -179,21 +179,21 @@ def test_what_attention_and_explain_refuse(error, message, changed):
             function(**{"q": X, "k": X, "v": X, "mask": ONES} | changed)
 
 
-def test_what_single_functions_refuse():
-    flat, empty = X[..., 0], torch.ones(4, 2, 0)
-    for function, error, message, inputs in (
-        (masked_softmax_attention, ValueError, r"one channel per head \(got \[4, 2, 0\]\)", (empty, empty, X)),
-        (masked_softmax_attention, ValueError, "one channel per head", (empty, empty, X, ONES)),
-        (masked_additive_attention, TypeError, r"needs a 'mask' \(got None\)", (flat, flat, X, None)),
-        (masked_additive_attention, ValueError, r"must be \[N, H\] and 'v' \[N, H, D\]", (X, X, X, ONES)),
-        (masked_additive_attention, ValueError, r"\(got \[4, 2\], \[4, 1\] and", (flat, flat[:, :1], X, ONES)),
-    ):
-        with pytest.raises(error, match=message):
-            function(*inputs)
-    for dropout in (-0.5, 1.5, float("nan")):
-        with pytest.raises(ValueError, match=r"'dropout' must be a probability in \[0, 1\)"):
-            masked_additive_attention(flat, flat, X, ONES, dropout=dropout)
-    with pytest.raises(ValueError, match="'kernel' must be one of linear, softmax, additive"):
-        explain(X, X, X, kernel="cosine")
-    with pytest.raises(ValueError, match="one channel per head"):
-        explain(empty, empty, X, kernel="softmax")
+FLAT, EMPTY, NO_SHARE = X[..., 0], torch.ones(4, 2, 0), r"'dropout' must be a probability in \[0, 1\)"
+SINGLE = [
+    (lambda: masked_softmax_attention(EMPTY, EMPTY, X), ValueError, r"one channel per head \(got \[4, 2, 0\]\)"),
+    (lambda: masked_softmax_attention(EMPTY, EMPTY, X, ONES), ValueError, "one channel per head"),
+    (lambda: explain(EMPTY, EMPTY, X, kernel="softmax"), ValueError, "one channel per head"),
+    (lambda: explain(X, X, X, kernel="cosine"), ValueError, "'kernel' must be one of linear, softmax, additive"),
+    (lambda: masked_additive_attention(FLAT, FLAT, X, None), TypeError, r"needs a 'mask' \(got None\)"),
+    (lambda: masked_additive_attention(X, X, X, ONES), ValueError, r"must be \[N, H\] and 'v' \[N, H, D\]"),
+    (lambda: masked_additive_attention(FLAT, FLAT[:, :1], X, ONES), ValueError, r"\(got \[4, 2\], \[4, 1\] and"),
+    (lambda: masked_additive_attention(FLAT, FLAT, X, ONES, dropout=-0.5), ValueError, NO_SHARE),
+    (lambda: masked_additive_attention(FLAT, FLAT, X, ONES, dropout=float("nan")), ValueError, NO_SHARE),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), SINGLE)
+def test_what_single_functions_refuse(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

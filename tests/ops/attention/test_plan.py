@@ -86,13 +86,6 @@ def test_a_named_path_takes_one_of_its_engines(path):
     assert plan(problem_of(KERNELS["linear"], MASKS["none"])[0], path) in UNMASKED  # they serve every path
 
 
-def test_a_path_that_cannot_serve():
-    problem, _ = problem_of(KERNELS["softmax"], MASKS["toeplitz"])
-    reason = "path 'pairwise' cannot serve this problem: it needs a sparse support, and .* has none. path='auto' takes"
-    with pytest.raises(ValueError, match=reason):
-        plan(problem, "pairwise")
-
-
 @pytest.mark.parametrize("kernel", ["linear", "softmax"])
 def test_auto_takes_the_least_estimate(kernel):
     q, k, v = features(Kernel(kernel), 17)

@@ -20,7 +20,7 @@ from tests.ops.compare import with_gradients
 pytest.importorskip("triton", reason="Triton is only published for Linux")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-NAMES = ("linear", "softmax", "additive")
+NAMES, BOTH = ("linear", "softmax", "additive"), ("pairs_triton", "pairs")
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_scores_of_any_size_and_stored_zeros():
     given = [q, k, v, value]
     mask = Mask(lambda x: SparseOperator(index.to(DEVICE), x, 4), (), torch.zeros(4).long().to(DEVICE))
     problem = remade(KERNELS["softmax"], mask, *given)
-    found, wanted = (with_gradients(plan.ENGINES[name].attend(problem), given) for name in ("pairs_triton", "pairs"))
+    found, wanted = (with_gradients(plan.ENGINES[name].attend(problem), given) for name in BOTH)
     assert all(x.isfinite().all() for x in found)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
@@ -95,7 +95,7 @@ def test_vectors_that_edges_share():
     given = [x.to(DEVICE).requires_grad_() for x in (draw(5, 2, 3), draw(5, 2, 3), draw(5, 2, 4), draw(3, 2, 3))]
     edges = EdgeVectors(given[3], torch.randint(3, (pattern.nnz,), dtype=torch.int32).to(DEVICE), 3)
     problem = Problem(KERNELS["softmax"], *given[:3], PatternMask(pattern), edges=edges)
-    found, wanted = (with_gradients(plan.ENGINES[name].attend(problem), given) for name in ("pairs_triton", "pairs"))
+    found, wanted = (with_gradients(plan.ENGINES[name].attend(problem), given) for name in BOTH)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 

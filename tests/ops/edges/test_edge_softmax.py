@@ -2,11 +2,9 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.ops.attention.mixture import solve
-from pyg_topomask.ops.edges.edge_softmax import typed_edge_problem, typed_edges
+from pyg_topomask.ops.edges.edge_softmax import typed_edges
 from pyg_topomask.testing import GRAPHS, empty_graph
 from pyg_topomask.transforms import AddExpanderEdges
-from tests.ops.compare import assert_dropout_keeps_the_mean
 
 
 def edges_of(*names, num_virtual=2, expander=True):
@@ -15,18 +13,6 @@ def edges_of(*names, num_virtual=2, expander=True):
     batch = Batch.from_data_list([AddExpanderEdges(1, seed=0)(part) for part in parts])
     index = batch.expander_index if expander else None
     return batch, (batch.edge_index, index, batch.batch, batch.num_nodes, batch.num_graphs, num_virtual)
-
-
-def tensors(where, with_edge=True, dtype=torch.float64):
-    """Queries, keys, values, vectors of types, and perhaps vectors of graph edges."""
-    index, expander, _, num_nodes, num_graphs, num_virtual = where
-    kinds = 1 + (expander is not None) + 2 * (num_virtual > 0)
-    rows = [num_nodes + num_graphs * num_virtual] * 3 + [kinds] + [index.size(1)] * with_edge
-    return [torch.randn(n, 2, 3, dtype=dtype, requires_grad=True) for n in rows]
-
-
-def attend(where, q, k, v, *vectors, **settings):
-    return solve(typed_edge_problem(q, k, v, where, *vectors, **settings), "pairwise")
 
 
 @pytest.mark.parametrize("num_virtual", [0, 1, 3])
@@ -48,13 +34,6 @@ def test_every_edge_is_there_once_under_its_type(num_virtual, expander):
     assert (graph.diff() >= 0).all()  # edges of a graph lie together
     own = edges.number < batch.num_edges
     assert torch.equal(torch.stack([col[own], row[own]]), batch.edge_index[:, edges.number[own]])
-
-
-def test_dropout_keeps_the_expectation():
-    torch.manual_seed(0)
-    _, where = edges_of("star", num_virtual=1)
-    inputs = [x.detach() for x in tensors(where)]
-    assert_dropout_keeps_the_mean(lambda: attend(where, *inputs, dropout=0.3), attend(where, *inputs), 500)
 
 
 def test_edges_of_nodes_that_are_not_there_are_refused():

@@ -168,7 +168,3 @@ def test_what_is_no_run_is_refused(make, tmp_path):
         find_runs([a, tmp_path / "nothing"])
     with pytest.raises(RunError, match="contains no finished run"):
         find_runs([tmp_path])
-    twice = make("b", [0.5, 0.6])
-    (twice / "1" / "result.json").write_bytes((twice / "0" / "result.json").read_bytes())
-    with pytest.raises(RunError, match="contains a seed twice"):
-        find_runs([twice])

@@ -88,14 +88,6 @@ def test_layers_with_several_attentions_have_every_picture(tiny_file, layer_type
     assert all("tiny, graph 0" in title for title in titles.values())
 
 
-def test_mask_is_drawn_with_a_row(tiny_file):
-    figure = picture("mask", tiny_file, graph=3, node=2)
-    assert "tiny, graph 3" in figure.axes[0].get_title()
-    assert "node 2 " in figure.axes[1].get_title()
-    matrix = figure.axes[0].images[0].get_array()
-    assert (matrix.diagonal() > 0).all()
-
-
 def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, capsys):
     masks = {"mask": ["none", "hop"], "mask_heads": [1, 1], "mask_hop": {"max_hops": 2}}
     path = tmp_path / "tiny.yaml"

@@ -28,6 +28,7 @@ CUSTOM = "model.type=custom_gnn gnn.layer_type=gineconv gnn.residual=true gnn.di
 RRWP = "posenc_RRWP.enable=true posenc_RRWP.kernel.times_func="
 ONE_GRAPH = "the data set is one graph"
 EXPHORMER = "gt.layer_type=GIN+Exphormer"
+REGIONS = "dataset.name=edge_wt_region_boundary"
 ALONG = "topomask.transition=attention"
 NO_EDGES = "no part of gt.layer_type reads edge features"
 
@@ -209,7 +210,6 @@ REFUSED = [
     ("gt.layer_type=GINE+GRF dataset.edge_encoder=false", "GINE needs edge features"),
     ("gt.layer_type=GINE+BiasedTransformer", "needs posenc_GraphormerBias"),
     ("gt.layer_type=GINE+None model.graph_pooling=graph_token", "graph_token needs an attention"),
-    ("topomask.mask=haet", "no mask is called 'haet'; there are none, .*Did you mean 'heat'"),
     ("topomask.layer_norm_mode=node", r"topomask\.layer_norm_mode: node needs gt\.layer_norm"),
     ("topomask.layer_norm_mode=token", r"topomask\.layer_norm_mode: must be one of graph, node"),
     ("topomask.layer_norm_mode=node gt.layer_norm=true gt.batch_norm=false model.type=MultiModel", "other than MultiM"),
@@ -224,7 +224,14 @@ REFUSED = [
         r"transition: only walks on whole graphs that are redrawn can follow",
     ),
     (f"{CORA} train.sampler=cluster gt.layer_type=GCN+GKAT topomask.redraw=1 {ALONG}", "that are redrawn can follow"),
-    ("dataset.name=subste", "Did you mean 'subset'"),
+    ("dataset.format=PyG-ZNIC", r"dataset\.format: .*Did you mean 'PyG-ZINC'"),
+    ("dataset.name=sub", r"dataset\.name: .*there are subset, full"),
+    ("dataset.format=OGB dataset.name=ogbg-molhv", r"dataset\.name: .*Did you mean 'ogbg-molhiv'"),
+    ("dataset.format=PyG-TUDataset dataset.name=..", r"dataset\.name: must be a plain name"),
+    (f"dataset.format=PyG-VOCSuperpixels {REGIONS}", r"dataset\.slic_compactness: .*30 only"),
+    ("dataset.split_mode=errica", r"dataset\.split_mode: .*PyG-TUDataset"),
+    (f"{CORA} dataset.split_mode=standard dataset.format=PyG-Amazon dataset.name=photo", r"split_mode: .*no standard"),
+    ("dataset.use_node_attr=true", r"dataset\.use_node_attr: only PyG-TUDataset has it"),
     ("model.type=SANTransformer", r"gt\.layer_type: .* takes SANLayer.*\(got 'CustomGatedGCN\+Transformer'\)"),
     ("model.type=Graphormer", r"model\.type: its own network is not provided"),
     ("model.type=gnn", r"model\.type: use custom_gnn, which takes .*gatconv"),
@@ -271,7 +278,6 @@ MASKS = [
     ("topomask.mask=[none,hopp]", r"no mask is called 'hopp'; .*Did you mean 'hop'"),
     ("topomask.mask=[]", r"topomask\.mask: .*at least 1"),
     ("topomask.mask=hop topomask.mask_heads=[1]", r"mask_heads: must divide the 4 heads .* \(got \[1\] for hop\)"),
-    ("topomask.mask=[none,hop] topomask.mask_heads=[4]", r"mask_heads: must divide the 4 heads"),
     ("topomask.mask=[none,hop] topomask.mask_heads=[1,1]", r"mask_heads: must divide the 4 heads"),
     ("topomask.mask=hop topomask.mask_lr=0", r"topomask\.mask_lr: .*greater than 0"),
 ]

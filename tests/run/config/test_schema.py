@@ -111,11 +111,6 @@ def _has(task, metric):
     return task.kind in fitting[metric] if metric in fitting else metric in metric_names(task, metric)
 
 
-def test_split_by_format():
-    assert load({"dataset": {"format": "PyG-TUDataset", "name": "x"}}).config.dataset.split_mode == "random"
-    assert load({"dataset": {"format": "OGB", "name": "x"}}).config.dataset.split_mode == "standard"
-
-
 def test_every_section_and_key_is_described():
     assert len(all_keys()) > 150
     assert [key.name for key in keys() if not key.field.description] == []

@@ -290,26 +290,6 @@ def test_parts_of_pcqm_are_those_of_graphgps(monkeypatch):
         assert torch.equal(parts[2], split["valid"])
 
 
-@pytest.mark.parametrize(
-    ("data", "key", "text"),
-    [
-        ("PyG-ZNIC subset", "format", "Did you mean 'PyG-ZINC'"),
-        ("PyG-ZINC sub", "name", "there are subset, full"),
-        ("OGB ogbg-molhv", "name", "Did you mean 'ogbg-molhiv'"),
-        ("PyG-VOCSuperpixels edge_wt_region_boundary", "slic_compactness", "30 only"),
-        ("PyG-ZINC full split_mode=errica", "split_mode", "PyG-TUDataset"),
-        ("PyG-Amazon photo split_mode=standard", "split_mode", "no standard"),
-        ("PyG-ZINC full use_node_attr=true", "use_node_attr", "only PyG-TUDataset has it"),
-        ("PyG-TUDataset ..", "name", "must be a plain name"),
-    ],
-)
-def test_names_that_are_refused(data, key, text):
-    family, name, *more = data.split()
-    (found,) = dataset_problems(DatasetConfig(format=family, name=name, **dict(pair.split("=") for pair in more)))
-    assert found[0] == f"dataset.{key}"
-    assert text in found[1]
-
-
 def test_every_name_is_accepted_in_any_case():
     for family, entry in FORMATS.items():
         slic = {"slic_compactness": 30} if "Superpixels" in family else {}

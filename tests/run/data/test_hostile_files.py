@@ -5,7 +5,6 @@ import subprocess
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 from torch_geometric.data import Data
 
@@ -53,26 +52,15 @@ def test_processed_files(tmp_path, marker, tu_folder, name):
         refused(tmp_path, **data)
 
 
-@pytest.mark.parametrize("part", ["x", "graph"])
-def test_planetoid(tmp_path, marker, part):
-    folder = raw_folder(tmp_path, "Planetoid", "Cora")
-    matrix, labels = scipy.sparse.eye(510, 3, format="csr"), np.eye(510, 2)
-    parts = {"x": matrix[:2], "tx": matrix[:4], "allx": matrix, "y": labels[:2], "ty": labels[:4], "ally": labels}
-    parts["graph"] = {i: [(i + 1) % 514] for i in range(514)}
-    for name, value in parts.items():
-        (folder / f"ind.cora.{name}").write_bytes(pickle.dumps(value, protocol=2))
-    (folder / "ind.cora.test.index").write_text("510\n511\n512\n513\n")
-    data = {"format": "PyG-Planetoid", "name": "Cora"}
-    assert load_dataset(DatasetConfig(dir=str(tmp_path / "data"), **data)).graphs[0].num_nodes == 514
-    (folder / f"ind.cora.{part}").write_bytes(pickle.dumps(popen(marker), protocol=2))
-    refused(tmp_path, **data)
-
-
 @pytest.mark.parametrize(
     ("data", "files"),
     [
         ("PyG-LRGBDataset pascalvoc-sp", "train.pickle val.pickle test.pickle"),
         ("PyG-LRGBDataset peptides-func", "train.pt val.pt test.pt"),
+        (
+            "PyG-Planetoid Cora",
+            " ".join(f"ind.cora.{x}" for x in ["x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"]),
+        ),
         ("PyG-AQSOL none", "train.pickle val.pickle test.pickle atom_dict.pickle bond_dict.pickle"),
         ("PyG-GNNBenchmarkDataset MNIST", "MNIST_v2.pt"),
         ("PyG-GNNBenchmarkDataset CSL", "graphs_Kary_Deterministic_Graphs.pkl y_Kary_Deterministic_Graphs.pt"),

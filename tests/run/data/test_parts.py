@@ -14,7 +14,7 @@ from pyg_topomask.run.commands.predict import predict
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
-from pyg_topomask.run.data.parts import Neighborhoods, clusters, sampler_problems
+from pyg_topomask.run.data.parts import Neighborhoods, clusters
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.task import classification
@@ -109,13 +109,6 @@ def test_a_neighborhood_has_the_nodes_trained_on_first_and_all_edges_between_its
     twin, other = (Neighborhoods(graph, 5, [2, 1], seed=seed) for seed in (0, 1))
     same = [torch.equal(served.x, epoch[2].x) for served in (twin[1, 2], twin[2, 2], other[1, 2])]
     assert same == [True, False, False]
-
-
-def test_samplers_take_parts_of_one_graph():
-    config = load({"dataset": {"format": "PyG-ZINC", "name": "subset"}}, ["train.sampler=cluster"]).config
-    ((key, text),) = sampler_problems(config)
-    assert (key, "parts of one large graph" in text) == ("train.sampler", True)
-    assert not list(sampler_problems(load({"dataset": CORA}, ["train.sampler=random_partition"]).config))
 
 
 @pytest.mark.slow

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.runner import check_config
 
+CONFIGS = Path(__file__).parents[3] / "configs"
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 
 
@@ -168,3 +171,15 @@ def test_keys_of_san_reach_its_attention():
     assert (attn.full_graph, attn.edge_dim) == (False, 64)  # edges that Exphormer leaves out are kept
     with pytest.raises(ConfigError, match=r"gt\.gamma: the model cannot be built: 'gamma' must be a positive number"):
         check_config(PLAIN, ["gt.layer_type=None+SAN", "gt.gamma=0"])
+
+
+@pytest.mark.parametrize("mask", ["toeplitz", "grf", "none"])
+def test_the_keys_build_a_vision_transformer(mask):
+    """Pre-norm, norms of single nodes and a class token under a mask."""
+    keys = "model.graph_pooling=graph_token topomask.pre_norm=true gt.dim_hidden=8 gt.layer_norm=true"
+    keys += f" gt.batch_norm=false topomask.layer_norm_mode=node topomask.mask={mask}"
+    model = build_model(check_config(CONFIGS / "masked" / "digits-toeplitz.yaml", keys.split())[0].config, 1, 10)
+    assert isinstance(model.norm_out, torch.nn.LayerNorm)
+    assert all(layer.pre_norm and isinstance(layer.norm_attn, torch.nn.LayerNorm) for layer in model.layers)
+    assert model.pool_token
+    assert model.graph_token.pair is None  # there is no bias of pairs
