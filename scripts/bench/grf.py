@@ -1,4 +1,4 @@
-"""Speed, memory and scaling of GRF-masked linear attention.
+"""Speed of GRF-masked linear attention; `scale.py` measures its growth.
 
 Setting: points on a sphere joined to their 3 nearest neighbours, n = 16 walks per node, p_halt = 0.5, up to 4 hops,
 one head, m = d = 16, learnable modulation function; forward and backward to q, k, v and f. One run compares, in
@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from _measure import bench_parser, exponent, in_fresh_process, in_turns, machine, milliseconds, save_json
+from _measure import bench_parser, in_fresh_process, in_turns, machine, milliseconds, save_json
 from scipy.spatial import cKDTree
 from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
 
 WIDTH = 16
@@ -136,21 +135,8 @@ def moved_mib(num_nodes: int, num_pairs: int, num_coeffs: int) -> dict[str, floa
     return {**mib, "total": sum(mib.values())}
 
 
-def scale(num_nodes: int) -> dict[str, float]:
-    """Milliseconds and peak MiB of the chosen path, with the structure built once per batch counted separately."""
-    graph, mask, tensors = inputs(num_nodes)
-    build = peak_mib(lambda: step(tensors, mask, graph))
-    return {
-        "num_nodes": num_nodes,
-        "milliseconds": milliseconds(lambda: step(tensors, mask, graph), 5)["wall"],
-        "peak MiB": peak_mib(lambda: step(tensors, mask, graph)),
-        "peak MiB, first call": build,
-    }
-
-
 def main() -> None:
-    options = bench_parser(__doc__, "a smaller graph and fewer sizes, about a minute").parse_args()
-    sizes = [2**power for power in range(12, 16 if options.quick else 21)]
+    options = bench_parser(__doc__, "a smaller graph").parse_args()
     comparison = in_fresh_process(compare, 2**13 if options.quick else 2**15, 9)
     for name, value in comparison["milliseconds"].items():
         print(f"{name:15s} {value:9.2f} ms   {comparison['ratio to chosen'][name]:8.2f} x chosen")
@@ -159,13 +145,7 @@ def main() -> None:
         f"{comparison['pairs per node']:.1f} pairs/node; {comparison['MiB moved']['total']:.0f} MiB moved/step at "
         f"{comparison['GiB/s']:.1f} GiB/s: floor {comparison['floor, ms']:.2f} ms, {comparison['chosen / floor']:.2f} x"
     )
-    scaling = [in_fresh_process(scale, size) for size in sizes]
-    fitted = {"time": "milliseconds", "memory": "peak MiB", "memory, first call": "peak MiB, first call"}
-    exponents = {name: exponent(sizes, [row[key] for row in scaling]) for name, key in fitted.items()}
-    for row in scaling:
-        print(f"N {row['num_nodes']:9,d}  {row['milliseconds']:9.2f} ms  {row['peak MiB']:8.1f} MiB")
-    print("exponents", {name: round(value, 3) for name, value in exponents.items()})
-    report = {"machine": machine(), "comparison": comparison, "scaling": scaling, "exponents": exponents}
+    report = {"machine": machine(), "comparison": comparison}
     save_json(options.out / "grf.json", report)
 
 

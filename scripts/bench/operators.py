@@ -1,4 +1,4 @@
-"""Speed, scaling and memory of mask operators: products with 64 columns, compared with the product with the dense mask.
+"""Speed of mask operators: products with 64 columns, compared with the product with the dense mask.
 
 One run measures, in processor time:
 
@@ -6,10 +6,9 @@ One run measures, in processor time:
 - forests compared with plain torch, and on a path of 100,000 nodes without a compiler
 - heat kernels compared with SciPy's `expm_multiply` on the same Laplacian
 - attention on 32 graphs of 64 nodes under one mask compared with unmasked attention, forward and backward
-- peak memory of attention on 262,144 nodes with 32 features and 32 channels, forward and backward
-- exponents of time over N, fitted to all sizes
+- products with sparse matrices compared with torch's, forward and backward
 
-Processes keep freed memory, as in a training step (`keep_memory`), except where memory is measured.
+`scale.py` measures how time and memory grow. The process keeps freed memory, as in a training step (`keep_memory`).
 
 Run: python scripts/bench/operators.py [--quick] [--out results/bench]
 """
@@ -22,7 +21,7 @@ from math import isqrt
 from typing import Any
 
 import torch
-from _measure import bench_parser, exponent, in_fresh_process, in_turns, keep_memory, machine, milliseconds, save_json
+from _measure import bench_parser, in_turns, keep_memory, machine, save_json
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import laplacian
 from scipy.sparse.linalg import expm_multiply
@@ -43,8 +42,7 @@ from pyg_topomask.operators import (
     ToeplitzOperator,
     TreeDistanceOperator,
 )
-from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.run.process_memory import peak_mib
+from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.transforms import AddRandomWalks
 
 COLUMNS = 64
@@ -130,16 +128,6 @@ def products(num_nodes: int, repeats: int) -> dict[str, dict[str, float]]:
 
 
 @torch.no_grad()
-def clock_check(num_nodes: int) -> float:
-    """Processor time of the dense product over wall time times threads: 1 on an idle machine with busy threads."""
-    dense, x = torch.rand(num_nodes, num_nodes), torch.randn(num_nodes, COLUMNS)
-    times = milliseconds(lambda: dense @ x, 5)
-    share = times["cpu"] / times["wall"] / torch.get_num_threads()
-    print(f"processor time is {share:.2f} of wall time times {torch.get_num_threads()} threads")
-    return share
-
-
-@torch.no_grad()
 def long_path(num_nodes: int) -> dict[str, float]:
     """Seconds of the first product on a path, without a compiler and with everything that a new graph needs."""
     x, seconds = torch.randn(num_nodes, COLUMNS), {}
@@ -172,6 +160,27 @@ def beside_scipy(num_nodes: int, repeats: int) -> dict[str, float]:
             times = in_turns(both, repeats)
             ratio = result[f"time {diffusion:g}, tol {tol:g}"] = times["theirs"] / times["ours"]
             print(f"heat, time {diffusion:g}, tol {tol:g}: {ratio:.1f} x faster than expm_multiply")
+    return result
+
+
+def sparse_products(num_nodes: int, repeats: int) -> dict[int, dict[str, float]]:
+    """Milliseconds of `spmm` and of torch's compressed-row product, forward and backward, by the number of columns.
+
+    Rows have 16 entries near the diagonal. Torch's product has no gradient of the entries: only that of ``x`` is taken.
+    """
+    torch.manual_seed(0)
+    row = torch.arange(num_nodes).repeat_interleave(16)
+    col = (row // 500 * 500 + torch.randint(500, row.shape)).clamp(max=num_nodes - 1)
+    pattern, value, result = Pattern(row, col, num_nodes, num_nodes), torch.rand(row.numel()), {}
+    rows = torch.sparse_csr_tensor(pattern.rowptr, pattern.col, value, (num_nodes, num_nodes), check_invariants=False)
+    for columns in (1, 8, 16, 64, 272):
+        x = torch.randn(num_nodes, columns, requires_grad=True)
+        calls: dict[str, Callable[[], Any]] = {
+            "spmm": lambda x=x: spmm(pattern, value, x).sum().backward(),
+            "compressed rows": lambda x=x: (rows @ x).sum().backward(),
+        }
+        result[columns] = in_turns(calls, repeats)
+        print(f"sparse product, {columns} columns:", {name: round(ms, 2) for name, ms in result[columns].items()})
     return result
 
 
@@ -214,60 +223,18 @@ def equal_graphs(repeats: int) -> dict[str, float]:
     return result
 
 
-def attention_mib(name: str, num_nodes: int) -> float:
-    """Rise of the peak memory of this process above the inputs, in MiB, after a small call that loads all modules."""
-
-    def measured(num_nodes: int) -> float:
-        operator = BUILD[name](num_nodes)
-        q, k, v = (torch.rand(num_nodes, 1, 32, requires_grad=True) for _ in range(3))
-        return peak_mib(lambda: masked_linear_attention(q, k, v, operator).sum().backward())
-
-    torch.manual_seed(0)
-    measured(64)
-    return measured(num_nodes)
-
-
-def memory(num_nodes: int) -> dict[str, float]:
-    """Peak MiB of attention under each operator, each in a process of its own."""
-    result = {}
-    for name in BUILD:
-        result[name] = in_fresh_process(attention_mib, name, num_nodes)
-        print(f"{name:24s} {result[name]:6.0f} MiB for attention on {num_nodes:,} nodes", flush=True)
-    return result
-
-
-@torch.no_grad()
-def scaling(sizes: list[int], repeats: int) -> dict[str, Any]:
-    """Milliseconds of every operator at every size, without building its structure, and the exponents."""
-    times: dict[str, list[float]] = {}
-    for name, build in BUILD.items():
-        for size in sizes:
-            torch.manual_seed(0)
-            operator, x = build(size), torch.randn(size, COLUMNS)
-            calls = repeats if size <= 2**16 else 3  # seconds each, so that three are enough
-            # The second call still takes new memory from the system, because the first one left gaps of other sizes.
-            times.setdefault(name, []).append(milliseconds(lambda o=operator, x=x: o @ x, calls, warmup=2)["cpu"])
-        row = f"exponent {exponent(sizes, times[name]):5.2f}   {times[name][-1]:10.1f} ms at {sizes[-1]:,}"
-        print(f"{name:24s} {row}", flush=True)
-    exponents = {name: exponent(sizes, values) for name, values in times.items()}
-    return {"sizes": sizes, "milliseconds": times, "exponents": exponents}
-
-
 def main() -> None:
     options = bench_parser(__doc__, "smaller graphs, about half a minute").parse_args()
     keep_memory()
-    powers = range(10, 15 if options.quick else 21, 2)
     repeats, size = (3, 2**12) if options.quick else (5, 2**14)
     parts: dict[str, Callable[[], Any]] = {
         "machine": machine,
-        "processor time over wall time and threads": lambda: clock_check(size),
         "num_nodes": lambda: size,
         "products": lambda: products(size, repeats),
         "seconds on a path": lambda: long_path(10**4 if options.quick else 10**5),
         "ratio to expm_multiply": lambda: beside_scipy(size, repeats),
         "equal graphs, over unmasked": lambda: equal_graphs(repeats),
-        "MiB of attention": lambda: memory(2**12 if options.quick else 2**18),
-        "scaling": lambda: scaling([2**power for power in powers], repeats),
+        "sparse products": lambda: sparse_products(size, repeats),
     }
     report: dict[str, Any] = {}
     for name, measure in parts.items():
