@@ -101,11 +101,25 @@ class Call {
     const int64_t* of(int64_t array) const { return block + HEAD + FIELDS * array; }
 };
 
-// Calls function(call) and returns its result or an error code: -1 if memory is short, -2 at an unexpected failure,
+// The entries of a sparse matrix, sorted by row: where each row begins, columns and numbers.
+template <class T>
+struct Matrix {
+    const int32_t *rowptr, *col;
+    const T* value;
+    // From three arrays, of which `first` is the first one; `size` is that of the row pointers.
+    Matrix(const Call& call, int64_t first, int64_t size = ANY)
+        : rowptr(call.dense<const int32_t>(first, {size})), col(call.dense<const int32_t>(first + 1, {ANY})),
+          value(call.dense<const T>(first + 2, {call.size(first + 1, 0)})) {}
+};
+
+// Calls function(call) and returns its result, 0 if it has none, or an error code: -1 if memory is short, -2 at an unexpected failure,
 // -1000 - i if array i does not fit, and -999 if there are too many or too few.
 template <class F>
 int64_t checked(const int64_t* block, int64_t arrays, int64_t numbers, const F& function) try {
-    return function(Call(block, arrays, numbers));
+    const Call call(block, arrays, numbers);
+    if constexpr (std::is_void_v<decltype(function(call))>) function(call);
+    else return function(call);
+    return 0;
 } catch (const Misfit& misfit) {
     return -1000 - misfit.array;
 } catch (...) {
@@ -116,8 +130,8 @@ int64_t checked(const int64_t* block, int64_t arrays, int64_t numbers, const F& 
 template <class F>
 int64_t for_dtype(const int64_t* block, int64_t arrays, int64_t numbers, int64_t like, const F& function) {
     return checked(block, arrays, numbers, [&](const Call& call) {
-        if (call.dtype(like) == code_of<float>()) return int64_t(function(call, float(0)));
-        if (call.dtype(like) == code_of<double>()) return int64_t(function(call, double(0)));
+        if (call.dtype(like) == code_of<float>()) return function(call, float(0));
+        if (call.dtype(like) == code_of<double>()) return function(call, double(0));
         throw Misfit{like};
     });
 }

@@ -9,8 +9,6 @@
 //
 // Products are computed for square tiles of a block, which stay in the cache of the first level: no array of one number
 // per pair and head is formed. Every graph is computed by itself, so that no bit of it depends on the others.
-//
-// Plain C++17 and its standard library.
 
 #include <limits>
 
@@ -33,43 +31,38 @@ struct Graph {
 
 template <class T>
 struct Problem {
-    const int64_t threads, total, heads, width, channels, count, entries;
-    const bool is_softmax;
-    const int64_t own_heads, error_heads;  // heads with numbers of their own
-    const Rows<const T> q, k, v;           // [N, H, R], [N, H, D]
-    const T *entry, *bound;                // [own_heads, entries]: blocks [width, width] (senders, receivers); null for ones
-    const bool has_bound;                  // otherwise the mask bounds itself
-    const T* errors;                       // [N, error_heads], of entries by row; null if they are exact
-    const Graph* graphs;                   // those that share a block lie side by side
-    T *out, *size;                         // [N, H, D], [N, H]; size 0 marks a row that vanishes
-    const T* grad;                         // of `out`; null in the forward pass
-    T *grad_q, *grad_k, *grad_v;           // null where they are not wanted
-    T *grad_entry, *grad_bound;
+    const Call& call;
+    const bool is_softmax = call.integer(0), has_bound = call.has(BOUND);  // has_bound: or the mask bounds itself
+    const int64_t total = call.size(Q, 0), heads = call.size(Q, 1), width = call.size(Q, 2), channels = call.size(V, 2);
+    const int64_t count = call.size(TABLE, 0), entries = call.size(ENTRY, 1);
+    // Heads with numbers of their own.
+    const int64_t own_heads = call.has(ENTRY) ? call.size(ENTRY, 0) : 1, error_heads = call.size(ERRORS, 1) == heads ? heads : 1;
+    const Rows<const T> q = call.rows<const T>(Q, {total, heads, width}), k = call.rows<const T>(K, {total, heads, width});
+    const Rows<const T> v = call.rows<const T>(V, {total, heads, channels});
+    // Blocks [width, width] (senders, receivers); null for ones.
+    const T* entry = call.optional<const T>(ENTRY, {own_heads, entries});
+    const T* bound = has_bound ? call.dense<const T>(BOUND, {own_heads, entries}) : entry;
+    const T* errors = call.optional<const T>(ERRORS, {total, error_heads});  // of entries by row; null if they are exact
+    // Those that share a block lie side by side.
+    const Graph* graphs = reinterpret_cast<const Graph*>(call.dense<const int64_t>(TABLE, {count, 4}));
+    T* out = call.optional<T>(OUT, {total, heads, channels});
+    T* size = call.optional<T>(SIZE, {total, heads});                        // size 0 marks a row that vanishes
+    const T* grad = call.optional<const T>(GRAD, {total, heads, channels});  // of `out`; null in the forward pass
+    T* grad_q = call.optional<T>(GRAD_Q, {total, heads, width});             // null where they are not wanted
+    T* grad_k = call.optional<T>(GRAD_K, {total, heads, width});
+    T* grad_v = call.optional<T>(GRAD_V, {total, heads, channels});
+    T* grad_entry = call.optional<T>(GRAD_ENTRY, {own_heads, entries});
+    T* grad_bound = call.optional<T>(GRAD_BOUND, {own_heads, entries});
+    int64_t most_nodes = 0;
 
-    explicit Problem(const Call& c)
-        : threads(c.threads()), total(c.size(Q, 0)), heads(c.size(Q, 1)), width(c.size(Q, 2)), channels(c.size(V, 2)),
-          count(c.size(TABLE, 0)), entries(c.has(ENTRY) ? c.size(ENTRY, 1) : 0), is_softmax(c.integer(0) != 0),
-          own_heads(c.has(ENTRY) ? c.size(ENTRY, 0) : 1), error_heads(c.has(ERRORS) && c.size(ERRORS, 1) == heads ? heads : 1),
-          q(c.rows<const T>(Q, {total, heads, width})), k(c.rows<const T>(K, {total, heads, width})),
-          v(c.rows<const T>(V, {total, heads, channels})), entry(c.optional<const T>(ENTRY, {own_heads, entries})),
-          bound(c.has(BOUND) ? c.dense<const T>(BOUND, {own_heads, entries}) : entry), has_bound(c.has(BOUND)),
-          errors(c.optional<const T>(ERRORS, {total, error_heads})),
-          graphs(reinterpret_cast<const Graph*>(c.dense<const int64_t>(TABLE, {count, 4}))),
-          out(c.optional<T>(OUT, {total, heads, channels})), size(c.optional<T>(SIZE, {total, heads})),
-          grad(c.optional<const T>(GRAD, {total, heads, channels})), grad_q(c.optional<T>(GRAD_Q, {total, heads, width})),
-          grad_k(c.optional<T>(GRAD_K, {total, heads, width})), grad_v(c.optional<T>(GRAD_V, {total, heads, channels})),
-          grad_entry(c.optional<T>(GRAD_ENTRY, {own_heads, entries})), grad_bound(c.optional<T>(GRAD_BOUND, {own_heads, entries})) {
+    explicit Problem(const Call& c) : call(c) {
         for (int64_t g = 0; g < count; ++g) {
             const Graph& x = graphs[g];
             const bool inside = x.first >= 0 && x.nodes >= 0 && x.first + x.nodes <= total;
             const bool has_block = !entry || (x.start >= 0 && x.nodes <= x.width && x.start + x.width * x.width <= entries);
             if (!inside || !has_block || (own_heads != 1 && own_heads != heads)) throw Misfit{TABLE};
+            most_nodes = std::max(most_nodes, x.nodes);
         }
-    }
-    int64_t most_nodes() const {
-        int64_t most = 0;
-        for (int64_t g = 0; g < count; ++g) most = std::max(most, graphs[g].nodes);
-        return most;
     }
 };
 
@@ -297,9 +290,9 @@ void run_all(const Problem<T>& c) {
         if (to) std::fill(to, to + room, T(0));
     T *entry_to = kept && c.grad_entry ? entry_grads.data() : c.grad_entry;
     T *bound_to = kept && c.grad_bound ? bound_grads.data() : c.grad_bound;
-    const int64_t most = padded<T>(c.most_nodes()), threads = std::min<int64_t>(c.threads, tasks.size());
+    const int64_t most = padded<T>(c.most_nodes), threads = std::min<int64_t>(c.call.threads(), tasks.size());
     std::vector<Block<T>> arrays(std::max<int64_t>(threads, 1), Block<T>(c, most));
-    parallel(c.threads, tasks.size(), [&](int64_t number, int64_t thread) {
+    parallel(threads, tasks.size(), [&](int64_t number, int64_t thread) {
         const Task& task = tasks[number];
         for (int64_t user = task.user; user < task.end; ++user) {
             const Graph& graph = c.graphs[task.graph + user / sharing_heads];
@@ -321,8 +314,5 @@ void run_all(const Problem<T>& c) {
 
 // The means, or, if there is a gradient, the gradients of those inputs that have room for one.
 EXPORTED int64_t block_means(const int64_t* block) {
-    return for_dtype(block, ARRAYS, 1, Q, [](const Call& call, auto zero) {
-        run_all(Problem<decltype(zero)>(call));
-        return 0;
-    });
+    return for_dtype(block, ARRAYS, 1, Q, [](const Call& call, auto zero) { run_all(Problem<decltype(zero)>(call)); });
 }

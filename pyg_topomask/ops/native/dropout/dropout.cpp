@@ -3,8 +3,6 @@
 //
 // The same pass can zero entries by the sign of a second array, and add a third one. If the second array is the first,
 // it computes residual + dropout(relu(x)); in the backward pass, it multiplies the gradient by the derivative of both.
-//
-// Plain C++17 and its standard library.
 
 #include "../array.h"
 #include "../draws.h"
@@ -19,14 +17,11 @@ constexpr int64_t TASK = 1 << 4;    // blocks
 
 template <class T>
 struct Dropout {
-    const int64_t count, seed, dropped;
-    const T *x, *sign, *residual;
-    T* to;
-
-    explicit Dropout(const Call& call)
-        : count(call.size(X, 0)), seed(call.integer(SEED)), dropped(call.integer(DROPPED)),
-          x(call.dense<const T>(X, {count})), sign(call.optional<const T>(SIGN, {count})),
-          residual(call.optional<const T>(RESIDUAL, {count})), to(call.dense<T>(TO, {count})) {}
+    const Call& call;
+    const int64_t count = call.size(X, 0), seed = call.integer(SEED), dropped = call.integer(DROPPED);
+    const T *x = call.dense<const T>(X, {count}), *sign = call.optional<const T>(SIGN, {count});
+    const T* residual = call.optional<const T>(RESIDUAL, {count});
+    T* to = call.dense<T>(TO, {count});
 
     // Entries from `first` on, a multiple of PER_DRAW.
     template <bool HAS_SIGN, bool HAS_RESIDUAL>
@@ -44,11 +39,11 @@ struct Dropout {
         }
     }
 
-    void run(int64_t threads) const {
+    void run() const {
         const auto block = sign ? (residual ? &Dropout::drop<true, true> : &Dropout::drop<true, false>)
                                 : (residual ? &Dropout::drop<false, true> : &Dropout::drop<false, false>);
         constexpr int64_t size = BLOCK * PER_DRAW;
-        parallel(threads, (count + TASK * size - 1) / (TASK * size), [&](int64_t task, int64_t) {
+        parallel(call.threads(), (count + TASK * size - 1) / (TASK * size), [&](int64_t task, int64_t) {
             const int64_t end = std::min(count, (task + 1) * TASK * size);
             for (int64_t i = task * TASK * size; i < end; i += size) (this->*block)(i, std::min(size, end - i));
         });
@@ -60,8 +55,5 @@ struct Dropout {
 // Sets an entry of x to zero where `sign` is not positive, and otherwise with probability dropped / 2^16. Scales the
 // remaining entries, and adds `residual`.
 EXPORTED int64_t dropout(const int64_t* block) {
-    return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) {
-        Dropout<decltype(zero)>(call).run(call.threads());
-        return 0;
-    });
+    return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) { Dropout<decltype(zero)>{call}.run(); });
 }

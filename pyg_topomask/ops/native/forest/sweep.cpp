@@ -15,8 +15,6 @@
 // it adds i to its parent, and siblings before i by the second.
 //
 // A block of columns is the work of one thread. No result depends on the number of threads.
-//
-// Plain C++17 and its standard library.
 
 #include <memory>
 

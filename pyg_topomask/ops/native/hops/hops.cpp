@@ -1,6 +1,4 @@
 // Pairs of nodes within a distance: breadth-first search, or Dijkstra's, from every node. It is what hops.py calls.
-//
-// Plain C++17 and its standard library.
 
 #include <cmath>
 #include <functional>
@@ -96,6 +94,5 @@ EXPORTED int64_t hop_pairs(const int64_t* block) {
                 }
             }
         });
-        return 0;
     });
 }

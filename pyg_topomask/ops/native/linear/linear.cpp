@@ -10,8 +10,6 @@
 //
 // A graph is cut into parts, whose number depends on its own size alone, and sums of parts are added in their order: no
 // result depends on the number of threads, or on other graphs.
-//
-// Plain C++17 and its standard library.
 
 #include <limits>
 
@@ -25,14 +23,7 @@ enum { Q, K, V, PTR, OUT, SIZE, GRAD, GRAD_Q, GRAD_K, GRAD_V, ARRAYS };
 template <class T>
 class LinearMeans {
    public:
-    explicit LinearMeans(const Call& call)
-        : threads(call.threads()), graphs(call.size(PTR, 0) - 1), N(call.size(Q, 0)), H(call.size(Q, 1)), R(call.size(Q, 2)),
-          D(call.size(V, 2)), ptr(call.dense<const int64_t>(PTR, {ANY})), q(call.rows<const T>(Q, {N, H, R})),
-          k(call.rows<const T>(K, {N, H, R})), v(call.rows<const T>(V, {N, H, D})), out(call.dense<T>(OUT, {N, H, D})),
-          sizes(call.dense<T>(SIZE, {N, H})), grad(call.optional<const T>(GRAD, {N, H, D})),
-          grad_q(call.optional<T>(GRAD_Q, {N, H, R})), grad_k(call.optional<T>(GRAD_K, {N, H, R})),
-          grad_v(call.optional<T>(GRAD_V, {N, H, D})), wide_r(padded<T>(R)), wide_d(padded<T>(D + 1)), area(wide_r * wide_d),
-          work(std::max<int64_t>(threads, 1), Work(wide_r, wide_d)) {
+    explicit LinearMeans(const Call& call) : call(call) {
         for (int64_t g = 0; g < graphs; ++g) {
             first_part.push_back(parts.size());
             const int64_t size = ptr[g + 1] - ptr[g], equal = (size + MOST_PARTS - 1) / MOST_PARTS;
@@ -43,30 +34,28 @@ class LinearMeans {
     }
 
     void forward() {
-        const Array<T> state = sum_products(&LinearMeans::read_keys, &LinearMeans::read_values);
+        const Array<T> state = sum_products(k, &LinearMeans::read_values);
         for_tiles([&](int64_t, const Tile& tile, Work& w) {
-            read_queries(tile, w.r.data());
+            read(q, R, tile, wide_r, w.r.data());
             multiply(w.r, wide_r, R, &state[offset(tile)], wide_d, tile.count, w.d);
             divide(tile, w.d.data());
         });
     }
 
     void backward() {
-        const Array<T> state_t = transposed(sum_products(&LinearMeans::read_keys, &LinearMeans::read_values));
-        const Array<T> grad_state = sum_products(&LinearMeans::read_queries, &LinearMeans::read_gradients);
-        const Array<T> grad_state_t = transposed(grad_state);
+        const Array<T> state_t = transposed(sum_products(k, &LinearMeans::read_values));
+        const Array<T> grad_state = sum_products(q, &LinearMeans::read_gradients), grad_state_t = transposed(grad_state);
         for_tiles([&](int64_t, const Tile& tile, Work& w) {
             const int64_t first = offset(tile);
             read_gradients(tile, w.d.data());
             multiply(w.d, wide_d, D + 1, &state_t[first], wide_r, tile.count, w.r);
-            for (int64_t r = 0; r < tile.count; ++r)
-                write(&w.r[r * wide_r], R, grad_q, tile, r);
+            write(w.r.data(), wide_r, R, grad_q, tile);
             read_values(tile, w.d.data());
             multiply(w.d, wide_d, D + 1, &grad_state_t[first], wide_r, tile.count, w.r);
-            for (int64_t r = 0; r < tile.count; ++r) write(&w.r[r * wide_r], R, grad_k, tile, r);
-            read_keys(tile, w.r.data());
+            write(w.r.data(), wide_r, R, grad_k, tile);
+            read(k, R, tile, wide_r, w.r.data());
             multiply(w.r, wide_r, R, &grad_state[first], wide_d, tile.count, w.d);
-            for (int64_t r = 0; r < tile.count; ++r) write(&w.d[r * wide_d], D, grad_v, tile, r);
+            write(w.d.data(), wide_d, D, grad_v, tile);
         });
     }
 
@@ -87,50 +76,41 @@ class LinearMeans {
     };
     using Reader = void (LinearMeans::*)(const Tile&, T*) const;
 
-    const int64_t threads, graphs, N, H, R, D;
-    const int64_t* ptr;       // first node of each graph, and the number of nodes
-    const Rows<const T> q, k, v;
-    T *out, *sizes;           // results; inputs of the backward pass
-    const T* grad;            // of the output; null in the forward pass, like all that follow
-    T *grad_q, *grad_k, *grad_v;
-    const int64_t wide_r, wide_d, area;
+    const Call& call;
+    const int64_t graphs = call.size(PTR, 0) - 1;
+    const int64_t N = call.size(Q, 0), H = call.size(Q, 1), R = call.size(Q, 2), D = call.size(V, 2);
+    const int64_t wide_r = padded<T>(R), wide_d = padded<T>(D + 1), area = wide_r * wide_d;
+    const int64_t* ptr = call.dense<const int64_t>(PTR, {ANY});  // first node of each graph, and the number of nodes
+    const Rows<const T> q = call.rows<const T>(Q, {N, H, R}), k = call.rows<const T>(K, {N, H, R});
+    const Rows<const T> v = call.rows<const T>(V, {N, H, D});
+    T *out = call.dense<T>(OUT, {N, H, D}), *sizes = call.dense<T>(SIZE, {N, H});  // results; inputs of the backward pass
+    const T* grad = call.optional<const T>(GRAD, {N, H, D});  // of the output; null in the forward pass, like what follows
+    T *grad_q = call.optional<T>(GRAD_Q, {N, H, R}), *grad_k = call.optional<T>(GRAD_K, {N, H, R});
+    T* grad_v = call.optional<T>(GRAD_V, {N, H, D});
     std::vector<Part> parts;
     std::vector<int64_t> first_part;  // of each graph
-    std::vector<Work> work;           // of each thread
-
+    std::vector<Work> work{size_t(std::max<int64_t>(call.threads(), 1)), Work(wide_r, wide_d)};  // of each thread
 
     // Calls run(part, tile, work) for all tiles; those of a part in their order.
     template <class F>
     void for_tiles(const F& run) {
-        parallel(threads, parts.size(), [&](int64_t p, int64_t thread) {
+        parallel(call.threads(), parts.size(), [&](int64_t p, int64_t thread) {
             for (int64_t i = parts[p].begin; i < parts[p].end; i += TILE)
                 for (int64_t h = 0; h < H; ++h)
                     run(p, Tile{parts[p].graph, h, i, std::min(TILE, parts[p].end - i)}, work[thread]);
         });
     }
 
-    const T* query(const Tile& tile, int64_t r) const { return q(tile.begin + r, tile.head); }
-    const T* key(const Tile& tile, int64_t r) const { return k(tile.begin + r, tile.head); }
     int64_t number(const Tile& tile, int64_t r) const { return (tile.begin + r) * H + tile.head; }
 
-    static void scale(const T* from, int64_t count, T factor, T* to) {
-        for (int64_t i = 0; i < count; ++i) to[i] = from[i] * factor;
-    }
-
-    void read_queries(const Tile& tile, T* to) const {
-        for (int64_t r = 0; r < tile.count; ++r, to += wide_r) copy(query(tile, r), R, to);
-    }
-
-    void read_keys(const Tile& tile, T* to) const {
-        for (int64_t r = 0; r < tile.count; ++r, to += wide_r) copy(key(tile, r), R, to);
+    static void read(const Rows<const T>& from, int64_t count, const Tile& tile, int64_t wide, T* to) {
+        for (int64_t r = 0; r < tile.count; ++r) copy(from(tile.begin + r, tile.head), count, to + r * wide);
     }
 
     // Values and a one.
     void read_values(const Tile& tile, T* to) const {
-        for (int64_t r = 0; r < tile.count; ++r, to += wide_d) {
-            copy(v(tile.begin + r, tile.head), D, to);
-            to[D] = 1;
-        }
+        read(v, D, tile, wide_d, to);
+        for (int64_t r = 0; r < tile.count; ++r) to[r * wide_d + D] = 1;
     }
 
     // (g, -g . out) / size, or 0 where the size counts as 0.
@@ -140,16 +120,16 @@ class LinearMeans {
             const T *g = grad + i * D, *mean = out + i * D, inverse = sizes[i] == 0 ? T(0) : T(1) / sizes[i];
             T along = 0;
             for (int64_t d = 0; d < D; ++d) along += g[d] * mean[d];
-            scale(g, D, inverse, to);
+            for (int64_t d = 0; d < D; ++d) to[d] = g[d] * inverse;
             to[D] = -along * inverse;
         }
     }
 
     // The sums over each graph of a^T b for rows of R numbers and of D + 1, [wide_r, wide_d], each at its `offset`.
-    Array<T> sum_products(Reader read_a, Reader read_b) {
+    Array<T> sum_products(const Rows<const T>& a, Reader read_b) {
         Array<T> sums(parts.size() * H * area);
         for_tiles([&](int64_t p, const Tile& tile, Work& w) {
-            (this->*read_a)(tile, w.r.data()), (this->*read_b)(tile, w.d.data());
+            read(a, R, tile, wide_r, w.r.data()), (this->*read_b)(tile, w.d.data());
             T* to = &sums[(p * H + tile.head) * area];
             add_product(w.r.data(), 1, wide_r, whole_tiles(R), tile.count, w.d.data(), wide_d, wide_d, to, wide_d);
         });
@@ -171,7 +151,8 @@ class LinearMeans {
     }
 
     // Rows of `a`, of which `depth` numbers count, times a matrix with rows of `wide` numbers.
-    static void multiply(const Array<T>& a, int64_t wide_a, int64_t depth, const T* matrix, int64_t wide, int64_t count, Array<T>& to) {
+    static void multiply(const Array<T>& a, int64_t wide_a, int64_t depth, const T* matrix, int64_t wide, int64_t count,
+                         Array<T>& to) {
         std::fill(to.begin(), to.end(), T(0));
         add_product(a.data(), wide_a, 1, whole_tiles(count), depth, matrix, wide, wide, to.data(), wide);
     }
@@ -185,8 +166,8 @@ class LinearMeans {
         }
     }
 
-    void write(const T* from, int64_t count, T* to, const Tile& tile, int64_t r) const {
-        if (to) copy(from, count, to + number(tile, r) * count);
+    void write(const T* from, int64_t wide, int64_t count, T* to, const Tile& tile) const {
+        for (int64_t r = 0; to && r < tile.count; ++r) copy(from + r * wide, count, to + number(tile, r) * count);
     }
 };
 
@@ -197,6 +178,5 @@ EXPORTED int64_t linear_means(const int64_t* block) {
     return for_dtype(block, ARRAYS, 0, Q, [](const Call& call, auto zero) {
         LinearMeans<decltype(zero)> means(call);
         call.has(GRAD) ? means.backward() : means.forward();
-        return 0;
     });
 }

@@ -9,10 +9,9 @@
 // A row is the work of one thread and is summed in the order of its pairs; gradients of keys, values and weights are
 // summed over the rows of a segment, then over segments: no result depends on the number of threads. Segments that share
 // columns are taken in turns of a few, so that keys, values and gradients of a few only are packed at a time.
-//
-// Plain C++17 and its standard library.
 
 #include "attention.h"
+#include "segments.h"
 
 namespace {
 
@@ -28,12 +27,15 @@ class Run {
           segments(segments_of(c.rows, c.columns, c.rowptr, {c.rows, c.rowptr, c.col}, heads_in_cache(c.heads))),
           windows(c.threads) {
         const int64_t count = segments.size();
-        if (c.grad_entry && c.entry_by_pair) std::fill_n(c.grad_entry, (c.entry_by_head ? c.heads : 1) * c.pairs, T(0));
-        if (c.grad_bound && c.bound_by_pair) std::fill_n(c.grad_bound, (c.bound_by_head ? c.heads : 1) * c.pairs, T(0));
+        bool alone = false;  // whether heads add to the same gradient of an entry: then they follow each other
+        for (int m : {0, 1}) {
+            const Entries<T>& x = c.masks[m];
+            if (x.grad && x.by_pair) std::fill_n(x.grad, (x.by_head ? c.heads : 1) * c.pairs, T(0));
+            if (x.grad && !x.by_pair) number_grads[m].resize(count * c.heads * x.terms);
+            alone |= x.grad && x.by_pair && !x.by_head;
+        }
         for (const Segment& s : segments) most_columns = std::max(most_columns, s.columns);
         if (c.grad_edge) edge_grads.resize(count * c.heads * c.common_edges * keys);
-        if (c.grad_entry && !c.entry_by_pair) weight_grads[0].resize(count * c.heads * c.terms);
-        if (c.grad_bound && !c.bound_by_pair) weight_grads[1].resize(count * c.heads * c.terms);
         const bool apart = std::none_of(segments.begin(), segments.end(), [](const Segment& s) { return s.shared; });
         if (apart && (c.threads == 1 || count > c.threads)) {
             packed.resize(c.threads * c.heads);
@@ -43,16 +45,13 @@ class Run {
                     own_heads(s, h, std::min(h + together, c.heads), &packed[thread * c.heads], windows[thread]);
             });
         } else {
-            // Heads that share the gradient of an entry follow each other.
-            const bool alone = (c.grad_entry && c.entry_by_pair && c.entry_by_head == 0) ||
-                               (c.grad_bound && c.bound_by_pair && c.bound_by_head == 0);
             const int64_t together = alone ? 1 : std::min(c.threads, c.heads);
             packed.resize(c.backward() ? c.threads : together);
             for (int64_t h = 0; h < c.heads; h += together) heads(h, std::min(h + together, c.heads));
         }
         if (c.grad_edge) add_edge_grads();
-        if (c.grad_entry && !c.entry_by_pair) add_weight_grads(weight_grads[0], c.entry_by_head, c.grad_entry);
-        if (c.grad_bound && !c.bound_by_pair) add_weight_grads(weight_grads[1], c.bound_by_head, c.grad_bound);
+        for (int m : {0, 1})
+            if (c.masks[m].grad && !c.masks[m].by_pair) add_number_grads(number_grads[m], c.masks[m]);
     }
 
    private:
@@ -68,21 +67,21 @@ class Run {
     std::vector<Array<T>> shared;    // gradients of segments that share columns, of each head and segment of a turn
     std::vector<Window<T>> windows;  // of each thread
     Array<T> edge_grads;             // of common edge vectors: segments, heads, vectors
-    std::vector<double> weight_grads[2];  // of entries and bounds that are not stored by pair: segments, heads, terms
+    std::vector<double> number_grads[2];  // of entries and bounds that are not stored by pair: segments, heads, terms
 
     T* edge_grads_of(int64_t segment, int64_t head) {
         return edge_grads.data() + (segment * c.heads + head) * c.common_edges * keys;
     }
 
     Gradients<T> grads_of(int64_t segment, int64_t head, T* columns) {
-        const int64_t first = (segment * c.heads + head) * c.terms;
-        return {columns, edge_grads_of(segment, head), weight_grads[0].data() + first, weight_grads[1].data() + first};
+        const auto of = [&](int m) { return number_grads[m].data() + (segment * c.heads + head) * c.masks[m].terms; };
+        return {columns, edge_grads_of(segment, head), {of(0), of(1)}};
     }
 
-    void add_weight_grads(const std::vector<double>& from, int64_t by_head, T* grad) const {
-        std::vector<double> sums(by_head ? c.heads * c.terms : c.terms);
+    void add_number_grads(const std::vector<double>& from, const Entries<T>& x) const {
+        std::vector<double> sums(x.by_head ? c.heads * x.terms : x.terms);
         for (size_t i = 0; i < from.size(); ++i) sums[i % sums.size()] += from[i];
-        std::copy(sums.begin(), sums.end(), grad);
+        std::copy(sums.begin(), sums.end(), x.grad);
     }
 
     void add_edge_grads() {
@@ -222,8 +221,5 @@ inline void run(const Problem<double>& c) { Run<double, 0, 0>{c}; }
 
 // The outputs and denominators, or, if there is a gradient, the gradients of those inputs that have room for one.
 EXPORTED int64_t pair_means(const int64_t* block) {
-    return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) {
-        run(Problem<decltype(zero)>(call));
-        return 0;
-    });
+    return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) { run(Problem<decltype(zero)>{call}); });
 }

@@ -4,18 +4,17 @@
 
 #include <numeric>
 
-#include "dropout.h"
-#include "table.h"
-#include "window.h"
+#include "../draws.h"
+#include "packed.h"
 
 namespace {
 
 // Where a head adds gradients: those of keys and values, at `columns` that of column 0; those of common edge vectors; and
-// those of the weights of entries and bounds.
+// those of the numbers of entries and bounds that do not belong to pairs.
 template <class T>
 struct Gradients {
     T *columns = nullptr, *edge = nullptr;
-    double *entry = nullptr, *bound = nullptr;
+    double* masks[2] = {};
 };
 
 // One head. RV and DV are the vectors that features and channels fill, 0 where they are not known to the compiler.
@@ -25,10 +24,7 @@ class Attention {
     // Columns of a row lie within `reach` of each other.
     Attention(const Problem<T>& call, int64_t head, const Packed<T>& packed, int64_t reach, const Gradients<T>& grads)
         : c(call), h(head), features(vectors<T>(call.width)), channels(vectors<T>(call.channels)),
-          kv(packed.numbers.data() - packed.first * stride()), grads(grads),
-          entries(call.coeffs, call.terms, call.pairs, call.entry + head * call.entry_by_head),
-          bounds(call.bound_coeffs, call.terms, call.pairs, call.bound + head * call.bound_by_head),
-          far(reach * stride() * int64_t(sizeof(T)) > CACHE) {}
+          kv(packed.numbers.data() - packed.first * stride()), grads(grads), far(reach * stride() * int64_t(sizeof(T)) > CACHE) {}
 
     // Compiled once, not into each caller, so that all callers round alike.
     __attribute__((noinline)) void forward(Window<T>& w) const {
@@ -47,7 +43,7 @@ class Attention {
         start(w);
         weigh(w);
         pair_gradients(w);
-        if (c.grad_entry || c.grad_bound) entry_gradients(w);
+        if (c.masks[0].grad || c.masks[1].grad) entry_gradients(w);
         score_gradients(w);
         grow(w.sum, std::max(rv(), dv()) * L);
         for (int64_t i = w.from; i < w.to; ++i) {
@@ -69,7 +65,6 @@ class Attention {
     const int64_t h, features, channels;
     const T* kv;
     const Gradients<T> grads;
-    const Table<T> entries, bounds;
     const bool far;
 
     int64_t rv() const { return RV ? RV : features; }
@@ -103,8 +98,8 @@ class Attention {
 
     // The queries, the mask's entries and the kernel of each pair.
     void start(Window<T>& w) const {
-        w.entry = w.bound = read(c.entry, c.coeffs, entries, c.entry_by_pair, c.entry_by_head, w, w.entries);
-        if (c.has_bound) w.bound = read(c.bound, c.bound_coeffs, bounds, c.bound_by_pair, c.bound_by_head, w, w.bounds);
+        w.entry = w.bound = read(c.masks[0], w, w.entries);
+        if (c.has_bound) w.bound = read(c.masks[1], w, w.bounds);
         grow(w.queries, (w.to - w.from) * rv() * L);
         T* kernel = w.pairs(w.kernel);
         for (int64_t i = w.from; i < w.to; ++i) {
@@ -123,13 +118,12 @@ class Attention {
     }
 
     // Entries or bounds, which may be read up to the end of the last block.
-    const T* read(const T* from, const T* coeffs, const Table<T>& table, int64_t by_pair, int64_t by_head,
-                  Window<T>& w, Array<T>& array) const {
-        const T* at = from + h * by_head + w.first * by_pair;
-        if (!coeffs && by_pair == 1 && w.first + w.padded() <= c.pairs) return at;
+    const T* read(const Entries<T>& x, Window<T>& w, Array<T>& array) const {
+        const T* at = x.numbers + h * x.by_head + w.first * x.by_pair;
+        if (x.by_pair && w.first + w.padded() <= c.pairs) return at;
         T* to = w.pairs(array);
-        if (coeffs) table.evaluate(w.first, w.count, to, w.last);
-        else for (int64_t p = 0; p < w.count; ++p) to[p] = at[p * by_pair];
+        if (x.coeffs) x.evaluate(h, w.first, w.count, to, w.last);
+        else for (int64_t p = 0; p < w.count; ++p) to[p] = at[p * x.by_pair];
         return to;
     }
 
@@ -230,21 +224,20 @@ class Attention {
     void entry_gradients(Window<T>& w) const {
         T* grad = w.pairs(w.entry_grad);
         for (int64_t p = 0; p < w.padded(); ++p) grad[p] = w.kernel[p] * w.pair_grad[p];
-        if (c.grad_entry) add_entries(w, entries, c.coeffs, c.grad_entry, grads.entry, c.entry_by_pair, c.entry_by_head);
-        if (!c.grad_bound) return;
+        if (c.masks[0].grad) add_entries(w, c.masks[0], grads.masks[0]);
+        if (!c.masks[1].grad) return;
         for (int64_t p = 0; p < w.padded(); ++p) grad[p] = w.size_grad[p] == 0 ? T(0) : w.size_grad[p] * w.kernel[p];
-        add_entries(w, bounds, c.bound_coeffs, c.grad_bound, grads.bound, c.bound_by_pair, c.bound_by_head);
+        add_entries(w, c.masks[1], grads.masks[1]);
     }
 
-    // Adds `w.entry_grad` to the gradients of entries or bounds, or to those of their weights.
-    void add_entries(Window<T>& w, const Table<T>& table, const T* coeffs, T* grad, double* weight_grads,
-                     int64_t by_pair, int64_t by_head) const {
+    // Adds `w.entry_grad` to the gradients of entries or bounds, or to those of their numbers.
+    void add_entries(Window<T>& w, const Entries<T>& x, double* sums) const {
         std::fill(w.entry_grad.begin() + w.count, w.entry_grad.begin() + w.padded(), T(0));
         const T* from = w.entry_grad.data();
-        if (coeffs) return table.add_gradients(w.first, w.count, from, w.last, w.lanes, weight_grads);
-        if (by_pair == 0) *weight_grads = std::accumulate(from, from + w.count, *weight_grads);
-        T* to = grad + h * by_head + w.first;
-        for (int64_t p = 0; by_pair && p < w.count; ++p) to[p] += from[p];
+        if (x.coeffs) return x.add_gradients(w.first, w.count, from, w.last, w.lanes, sums);
+        if (!x.by_pair) *sums = std::accumulate(from, from + w.count, *sums);
+        T* to = x.grad + h * x.by_head + w.first;
+        for (int64_t p = 0; x.by_pair && p < w.count; ++p) to[p] += from[p];
     }
 
     // The gradient of a weight becomes that of the pair's score.

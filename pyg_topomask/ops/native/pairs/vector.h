@@ -102,51 +102,30 @@ inline void add(T scale, const T* x, int64_t count, T* to) {
         Vec<T>::store(Vec<T>::load(to + i) + scale * Vec<T>::load(x + i), to + i);
 }
 
-// V vectors in registers. (Of an array the compiler would keep a copy in memory.)
-template <class T, int V>
-struct Registers {
-    typename Vec<T>::type first{};
-    Registers<T, V - 1> others;
-    void add(T scale, const T* x, const T* last) {
-        first += scale * Vec<T>::load(V == 1 ? last : x);
-        others.add(scale, x + Vec<T>::L, last);
-    }
-    void add(const Registers& other) {
-        first += other.first;
-        others.add(other.others);
-    }
-    void store(T* to) const {
-        Vec<T>::store(first, to);
-        others.store(to + Vec<T>::L);
-    }
-};
-template <class T>
-struct Registers<T, 0> {
-    void add(T, const T*, const T*) {}
-    void add(const Registers&) {}
-    void store(T*) const {}
-};
-
 // to = sum of scale[p] * row(p). Sums of every fourth pair are independent, so that none waits for the others.
 template <int V, class T, class Rows>
 inline void sum_rows(const T* scale, const Rows& row, int64_t total, int64_t count, int64_t last, T* to) {
+    constexpr int64_t L = Vec<T>::L;
     if constexpr (V == 0) {  // four vectors at a time
-        constexpr int64_t L = Vec<T>::L;
         int64_t j = 0;
         const auto part = [&](int64_t p) { return row(p) + j * L; };
         for (; j + 4 <= count; j += 4)
             sum_rows<4>(scale, part, total, 4, j + 4 < count ? 3 * L : last - j * L, to + j * L);
         for (; j < count; ++j) sum_rows<1>(scale, part, total, 1, j + 1 < count ? 0 : last - j * L, to + j * L);
     } else {
-        Registers<T, V> sum[4];
+        typename Vec<T>::type sum[4][V]{};
         int64_t p = 0;
         for (; p + 4 <= total; p += 4) {
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) sum[i].add(scale[p + i], row(p + i), row(p + i) + last);
+            for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+                for (int v = 0; v < V; ++v) sum[i][v] += scale[p + i] * Vec<T>::load(row(p + i) + (v < V - 1 ? v * L : last));
         }
-        for (; p < total; ++p) sum[0].add(scale[p], row(p), row(p) + last);
-        sum[0].add(sum[1]), sum[2].add(sum[3]), sum[0].add(sum[2]);
-        sum[0].store(to);
+        for (; p < total; ++p)
+#pragma GCC unroll 4
+            for (int v = 0; v < V; ++v) sum[0][v] += scale[p] * Vec<T>::load(row(p) + (v < V - 1 ? v * L : last));
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) Vec<T>::store((sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]), to + v * L);
     }
 }
 

@@ -7,15 +7,6 @@ namespace {
 
 enum { ROWPTR = STRUCTURE, COL, VALUE, BACK_ROWPTR, BACK_COL, BACK_VALUE, GROUP, SUMS, ARRAYS = SUMS + 6 };
 
-template <class T>
-struct Matrix {
-    const int32_t *rowptr, *col;
-    const T* value;
-    Matrix(const Call& call, int64_t first, int64_t nodes)
-        : rowptr(call.dense<const int32_t>(first, {nodes + 1})), col(call.dense<const int32_t>(first + 1, {ANY})),
-          value(call.dense<const T>(first + 2, {call.size(first + 1, 0)})) {}
-};
-
 template <class T, int BYTES, int W>
 void multiply(const Call& call, const Matrix<T>& m, const Slice<T, BYTES, W>& slice, int64_t head, double* by_coeff, T* now) {
     typedef Vector<T, BYTES> Vec;
@@ -50,7 +41,7 @@ void multiply(const Call& call, const Matrix<T>& m, const Slice<T, BYTES, W>& sl
 template <class T>
 void run(const Call& call) {
     const Attention<T> a(call, SUMS);
-    const Matrix<T> forth(call, ROWPTR, a.nodes), back(call, BACK_ROWPTR, a.nodes);
+    const Matrix<T> forth(call, ROWPTR, a.nodes + 1), back(call, BACK_ROWPTR, a.nodes + 1);
     const int64_t parts = call.integer(1), size = call.size(COEFFS, 0) * call.size(COEFFS, 1);
     const auto product = [&](const auto& slice, auto... rest) { multiply(call, slice.x == a.k ? forth : back, slice, rest...); };
     a.features * sizeof(T) <= 32 ? for_slices<32>(a, parts, size, product) : for_slices<64>(a, parts, size, product);
@@ -60,8 +51,5 @@ void run(const Call& call) {
 
 // The sums, or, if there is a gradient, those of q, k, v and the coefficients that have room.
 EXPORTED int64_t polynomial_attention(const int64_t* block) {
-    return for_dtype(block, ARRAYS, 2, Q, [](const Call& call, auto zero) {
-        run<decltype(zero)>(call);
-        return 0;
-    });
+    return for_dtype(block, ARRAYS, 2, Q, [](const Call& call, auto zero) { run<decltype(zero)>(call); });
 }

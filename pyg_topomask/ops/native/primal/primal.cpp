@@ -9,8 +9,6 @@
 //
 // A task is a range of nodes, which depends on the number of nodes alone. Its sums over nodes are added to those of the
 // tasks before it: no result depends on the number of threads.
-//
-// Plain C++17 and its standard library.
 
 #include <cmath>
 
@@ -254,6 +252,5 @@ EXPORTED int64_t primal_map(const int64_t* block) {
     return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) {
         Primal<decltype(zero)> primal(call);
         call.has(GRAD_OUT) ? primal.backward() : primal.forward();
-        return 0;
     });
 }

@@ -3,14 +3,12 @@
 //
 // A row of C is the work of one thread and is summed in the order of the entries of A: no result depends on the number of
 // threads.
-//
-// Plain C++17 and its standard library.
 
 #include <cstdlib>
 #include <numeric>
 #include <utility>
 
-#include "dense.h"
+#include "tasks.h"
 
 namespace {
 
@@ -165,8 +163,7 @@ class Product {
 EXPORTED int64_t sparse_product(const int64_t* block) {
     return for_dtype(block, ARRAYS, 1, LEFT + 2, [](const Call& call, auto zero) {
         const Factors<decltype(zero)> factors{call};
-        if (factors.rowptr) return Product(factors).fill() > INT32_MAX ? -3 : 0;
-        count(factors);
-        return 0;
+        if (!factors.rowptr) count(factors);
+        return factors.rowptr && Product(factors).fill() > INT32_MAX ? -3 : 0;
     });
 }

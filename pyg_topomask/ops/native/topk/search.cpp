@@ -5,10 +5,8 @@
 // Pruned search: close keys lie in leaves of one vector, and leaves in groups; a query visits the leaves whose balls
 // bound its inner products by no less than a number that its k-th best is known to reach. Bounds carry a margin for
 // rounding, and scores are summed in the same order as in the flat search, so both return the same pairs.
-//
-// Plain C++17 and its standard library; the vector width is that of the flags it is compiled with.
 
-#include "pruned.h"
+#include "tree.h"
 
 namespace {
 
@@ -20,53 +18,57 @@ struct Problem {
     const T *q, *k;
     int64_t num_q, num_k, key_offset;
     int64_t* out;
-    int keep;  // min(topk, num_k)
+    int64_t width;  // of a row of `out`
+    int dim, keep;  // keep: min(topk, num_k)
     T* packed;
+
+    // The queries `row` in blocks.
+    std::vector<Block<T>> blocks(const int64_t* row, int64_t count) const {
+        std::vector<Block<T>> blocks;
+        blocks.reserve(div_up(count, QB));
+        for (int64_t i = 0; i < count; i += QB) {
+            blocks.emplace_back(dim, keep);
+            blocks.back().start(q, row + i, int(std::min<int64_t>(QB, count - i)));
+        }
+        return blocks;
+    }
+
+    // Calls run(blocks, number of their first query) for the queries `row`.
+    template <class F>
+    void in_tasks(int64_t threads, const std::vector<int64_t>& row, const F& run) const {
+        parallel(threads, div_up(row.size(), TASK_QUERIES), [&](int64_t task, int64_t) {
+            const int64_t first = task * TASK_QUERIES, rest = int64_t(row.size()) - first;
+            auto some = blocks(&row[first], std::min<int64_t>(TASK_QUERIES, rest));
+            run(some, first);
+        });
+    }
+
+    void store(const int64_t* row, const std::vector<Block<T>>& blocks) const {
+        for (size_t b = 0; b < blocks.size(); ++b) blocks[b].store(row + b * QB, key_offset, width, out);
+    }
 };
 
-// Blocks of the queries `row`.
 template <class T>
-std::vector<Block<T>> blocks_of(const Problem<T>& p, int dim, const std::vector<int64_t>& row) {
-    std::vector<Block<T>> blocks;
-    blocks.reserve(div_up(row.size(), QB));
-    for (size_t i = 0; i < row.size(); i += QB) {
-        blocks.emplace_back(dim, p.keep);
-        blocks.back().start(p.q, &row[i], int(std::min<size_t>(QB, row.size() - i)));
-    }
-    return blocks;
-}
-
-template <class T>
-void store(const Problem<T>& p, int64_t width, const std::vector<int64_t>& row, const std::vector<Block<T>>& blocks) {
-    for (size_t b = 0; b < blocks.size(); ++b) blocks[b].store(&row[b * QB], p.key_offset, width, p.out);
-}
-
-template <class T>
-void search_flat(const Problem<T>& p, int dim, int64_t width, int64_t a, int64_t b) {
-    constexpr int L = Vec<T>::L;
-    const int64_t tiles = div_up(p.num_k, L), chunk = div_up(CHUNK_BYTES, BYTES * dim * KV) * KV;
+void search_flat(const Problem<T>& p, int64_t a, int64_t b) {
+    const int64_t tiles = div_up(p.num_k, Vec<T>::L), chunk = div_up(CHUNK_BYTES, BYTES * p.dim * KV) * KV;
     std::vector<int64_t> rows(b - a);
     std::iota(rows.begin(), rows.end(), a);
-    std::vector<Block<T>> blocks = blocks_of(p, dim, rows);
+    std::vector<Block<T>> blocks = p.blocks(rows.data(), b - a);
     for (auto& block : blocks) block.raise_floors(p.packed, p.num_k);
     for (int64_t from = 0; from < tiles; from += chunk)
         for (auto& block : blocks)
             for (int64_t t = from; t < std::min(from + chunk, tiles); t += KV) block.visit(p.packed, p.num_k, t);
-    store(p, width, rows, blocks);
+    p.store(rows.data(), blocks);
 }
 
 // Queries of one direction side by side: `row` sorted by each query's most promising leaf.
 template <class T>
 std::vector<int64_t> sort_queries(const Problem<T>& p, const Tree<T>& tree, const std::vector<int64_t>& row,
                                   int64_t threads) {
-    const int64_t tasks = div_up(row.size(), TASK_QUERIES);
     std::vector<int32_t> home(row.size());
-    parallel(threads, tasks, [&](int64_t task, int64_t) {
-        const int64_t a = task * TASK_QUERIES, b = std::min<int64_t>(a + TASK_QUERIES, row.size());
-        const std::vector<int64_t> some(&row[a], &row[a] + (b - a));
+    p.in_tasks(threads, row, [&](const std::vector<Block<T>>& blocks, int64_t first) {
         TreeSearch<T> search{tree};
-        int32_t* leaf = &home[a];
-        for (const auto& block : blocks_of(p, tree.dim, some)) search.homes(block, leaf), leaf += QB;
+        for (const auto& block : blocks) search.homes(block, &home[first]), first += QB;
     });
     std::vector<int64_t> next(tree.leaf.nodes + 1), sorted(row.size());
     for (int32_t leaf : home) ++next[leaf + 1];
@@ -77,58 +79,55 @@ std::vector<int64_t> sort_queries(const Problem<T>& p, const Tree<T>& tree, cons
 
 // Search for the queries `row`; returns the share of the leaves that they visit.
 template <class T>
-double search_rows(const Problem<T>& p, const Tree<T>& tree, int64_t width, const std::vector<int64_t>& row,
-                   int64_t threads) {
+double search_rows(const Problem<T>& p, const Tree<T>& tree, const std::vector<int64_t>& row, int64_t threads) {
     const std::vector<int64_t> sorted = sort_queries(p, tree, row, threads);
     std::atomic<int64_t> visited(0);
-    parallel(threads, div_up(sorted.size(), TASK_QUERIES), [&](int64_t task, int64_t) {
-        const int64_t a = task * TASK_QUERIES, b = std::min<int64_t>(a + TASK_QUERIES, sorted.size());
-        const std::vector<int64_t> some(&sorted[a], &sorted[a] + (b - a));
-        std::vector<Block<T>> blocks = blocks_of(p, tree.dim, some);
+    p.in_tasks(threads, sorted, [&](std::vector<Block<T>>& blocks, int64_t first) {
         visited += TreeSearch<T>{tree}.run(blocks);
-        store(p, width, some, blocks);
+        p.store(&sorted[first], blocks);
     });
     return double(visited) / double(row.size() * tree.leaf.nodes);
 }
 
 // Sets `share` to that of the leaves visited; false and no result where a sample visits more than `max_visit`.
 template <class T>
-bool search_pruned(const Problem<T>& p, int dim, int64_t width, double max_visit, int64_t threads, double& share) {
-    const Tree<T> tree(p.k, p.num_k, dim, threads);
+bool search_pruned(const Problem<T>& p, double max_visit, int64_t threads, double& share) {
+    const Tree<T> tree(p.k, p.num_k, p.dim, threads);
     std::vector<int64_t> row;
     if (max_visit < 1) {
         const int64_t step = div_up(p.num_q, SAMPLE_QUERIES);
         for (int64_t i = 0; i < p.num_q; i += step) row.push_back(i);
-        share = search_rows(p, tree, width, row, threads);
+        share = search_rows(p, tree, row, threads);
         if (share > max_visit) return false;
         if (step == 1) return true;
     }
     row.resize(p.num_q);
     std::iota(row.begin(), row.end(), 0);
-    share = search_rows(p, tree, width, row, threads);
+    share = search_rows(p, tree, row, threads);
     return true;
 }
 
 template <class T>
-void search_all_flat(std::vector<Problem<T>>& problems, int dim, int64_t width, int64_t threads) {
+void search_all_flat(std::vector<Problem<T>>& problems, int64_t threads) {
     constexpr int L = Vec<T>::L;
     size_t size = 0;
     std::vector<int64_t> first(1, 0);  // task at which each problem begins
     for (const auto& p : problems) {
-        size += size_t(div_up(p.num_k, L * KV)) * L * KV * dim;
+        size += size_t(div_up(p.num_k, L * KV)) * L * KV * p.dim;
         first.push_back(first.back() + div_up(p.num_q, TASK_QUERIES));
     }
     Array<T> packed(size);
     T* at = packed.data();
     for (auto& p : problems) {
         p.packed = at;
-        for (int64_t a = 0; a < p.num_k; a += L) pack(p.k + a * dim, nullptr, std::min<int64_t>(L, p.num_k - a), dim, at + a * dim);
-        at += div_up(p.num_k, L * KV) * L * KV * dim;
+        for (int64_t a = 0; a < p.num_k; a += L)
+            pack(p.k + a * p.dim, nullptr, std::min<int64_t>(L, p.num_k - a), p.dim, at + a * p.dim);
+        at += div_up(p.num_k, L * KV) * L * KV * p.dim;
     }
     parallel(threads, first.back(), [&](int64_t task, int64_t) {
         const size_t i = size_t(std::upper_bound(first.begin(), first.end(), task) - first.begin()) - 1;
         const int64_t a = (task - first[i]) * TASK_QUERIES;
-        search_flat(problems[i], dim, width, a, std::min(a + TASK_QUERIES, problems[i].num_q));
+        search_flat(problems[i], a, std::min(a + TASK_QUERIES, problems[i].num_q));
     });
 }
 
@@ -142,8 +141,6 @@ template <class T>
 void search(const Call& call) {
     const int64_t heads = call.size(Q, 0), num_q = call.size(Q, 1), dim = call.size(Q, 2), num_k = call.size(K, 1);
     const int64_t graphs = call.size(PTR_Q, 0) - 1, topk = call.size(INDEX, 2), threads = call.threads();
-    const int64_t prune_from = call.integer(PRUNE_FROM);
-    const double max_visit = call.real(MAX_VISIT);
     const T *q = call.dense<const T>(Q, {heads, num_q, dim}), *k = call.dense<const T>(K, {heads, num_k, dim});
     const int64_t* ptr_q = call.dense<const int64_t>(PTR_Q, {graphs + 1});
     const int64_t* ptr_k = call.dense<const int64_t>(PTR_K, {graphs + 1});
@@ -155,24 +152,21 @@ void search(const Call& call) {
             const int64_t n = ptr_k[g + 1] - ptr_k[g], m = ptr_q[g + 1] - ptr_q[g];
             if (n == 0 || m == 0) continue;
             Problem<T> p{q + (h * num_q + ptr_q[g]) * dim, k + (h * num_k + ptr_k[g]) * dim, m, n, ptr_k[g],
-                         out + (h * num_q + ptr_q[g]) * topk, int(std::min(topk, n)), nullptr};
-            if (n >= prune_from) {
+                         out + (h * num_q + ptr_q[g]) * topk, topk, int(dim), int(std::min(topk, n)), nullptr};
+            if (n >= call.integer(PRUNE_FROM)) {
                 double visited = 0;
-                const bool done = search_pruned(p, int(dim), topk, max_visit, threads, visited);
+                const bool done = search_pruned(p, call.real(MAX_VISIT), threads, visited);
                 share = std::max(share, visited);
                 if (done) continue;
             }
             flat.push_back(p);
         }
-    if (!flat.empty()) search_all_flat(flat, int(dim), topk, threads);
+    if (!flat.empty()) search_all_flat(flat, threads);
     *call.dense<double>(SHARE, {1}) = share < 0 ? 1.0 : share;
 }
 
 }  // namespace
 
 EXPORTED int64_t topk_search(const int64_t* block) {
-    return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) {
-        search<decltype(zero)>(call);
-        return 0;
-    });
+    return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) { search<decltype(zero)>(call); });
 }

@@ -38,26 +38,18 @@ using Vec = Vector<T, BYTES>;
 inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Bit i is set where lane i is at least `floor`.
-inline uint32_t lanes_at_least(const Vec<float>::type& v, float floor) {
+template <class T>
+inline uint32_t lanes_at_least(const typename Vec<T>::type& v, T floor) {
+    [[maybe_unused]] constexpr bool narrow = sizeof(T) == sizeof(float);
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask(__m512(v), _mm512_set1_ps(floor), _CMP_GE_OQ);
+    if constexpr (narrow) return _mm512_cmp_ps_mask(__m512(v), _mm512_set1_ps(floor), _CMP_GE_OQ);
+    else return _mm512_cmp_pd_mask(__m512d(v), _mm512_set1_pd(floor), _CMP_GE_OQ);
 #elif defined(__AVX2__)
-    return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(__m256(v), _mm256_set1_ps(floor), _CMP_GE_OQ)));
+    if constexpr (narrow) return _mm256_movemask_ps(_mm256_cmp_ps(__m256(v), _mm256_set1_ps(floor), _CMP_GE_OQ));
+    else return _mm256_movemask_pd(_mm256_cmp_pd(__m256d(v), _mm256_set1_pd(floor), _CMP_GE_OQ));
 #else
     uint32_t mask = 0;
-    for (int i = 0; i < Vec<float>::L; ++i) mask |= uint32_t(v[i] >= floor) << i;
-    return mask;
-#endif
-}
-
-inline uint32_t lanes_at_least(const Vec<double>::type& v, double floor) {
-#if defined(__AVX512F__)
-    return _mm512_cmp_pd_mask(__m512d(v), _mm512_set1_pd(floor), _CMP_GE_OQ);
-#elif defined(__AVX2__)
-    return uint32_t(_mm256_movemask_pd(_mm256_cmp_pd(__m256d(v), _mm256_set1_pd(floor), _CMP_GE_OQ)));
-#else
-    uint32_t mask = 0;
-    for (int i = 0; i < Vec<double>::L; ++i) mask |= uint32_t(v[i] >= floor) << i;
+    for (int i = 0; i < Vec<T>::L; ++i) mask |= uint32_t(v[i] >= floor) << i;
     return mask;
 #endif
 }
