@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import accumulate
 from typing import Any
 
@@ -267,6 +267,17 @@ class ProductOperator(_CombinedOperator):
     @property
     def T(self) -> ProductOperator:
         return ProductOperator(self.right.T, self.left.T)
+
+    @cached_property
+    def _joined(self) -> MaskOperator | None:
+        return self.left.times(self.right)
+
+    @property
+    def product_cost(self) -> float:  # type: ignore[override]
+        return 1.0 if self._joined is None else self._joined.product_cost
+
+    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+        return None if self._joined is None else self._joined.contract(q, k, v)
 
     @property
     def dense_blocks(self) -> DenseBlocks | None:

@@ -158,6 +158,10 @@ class MaskOperator(ABC):
         """
         return None
 
+    def times(self, other: MaskOperator) -> MaskOperator | None:
+        """The matrix product with another mask, if it is one mask of the same kind; else :obj:`None`, as by default."""
+        return None
+
     @abstractmethod
     def _matmul(self, x: Tensor) -> Tensor:
         """Product with ``x`` of shape ``[N, C]``, or ``[N, H, C]`` if the mask has heads."""

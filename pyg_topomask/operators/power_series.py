@@ -75,6 +75,18 @@ class PowerSeriesOperator(MaskOperator):
     def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
         return polynomial_attention(self.basis, self._by_head, None, q, k, v)
 
+    def times(self, other: MaskOperator) -> PowerSeriesOperator | None:
+        """The product of two series of one symmetric matrix, whose coefficients are their convolution."""
+        if not isinstance(other, PowerSeriesOperator) or not self.basis.is_symmetric:
+            return None
+        if all(other.basis.value is not basis.value for basis in (self.basis, self.basis.T)):
+            return None
+        terms = self.coeffs[..., :, None] * other.coeffs[..., None, :]
+        rows, columns = terms.shape[-2:]
+        power = torch.arange(rows, device=self.device)[:, None] + torch.arange(columns, device=self.device)
+        coeffs = terms.new_zeros(*terms.shape[:-2], rows + columns - 1)
+        return self._like(self.basis, coeffs.index_add(-1, power.flatten(), terms.flatten(-2)))
+
     def _matmul(self, x: Tensor) -> Tensor:
         rows = x.reshape(self.num_nodes, -1, x.size(-1))
         return polynomial_product(self.basis, self._by_head, None, rows).view_as(x)

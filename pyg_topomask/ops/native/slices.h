@@ -7,8 +7,6 @@
 
 #pragma once
 
-#include <memory>
-
 #include "array.h"
 
 namespace {
@@ -25,19 +23,18 @@ struct Attention {
     const T* q = call.dense<const T>(Q, {nodes, heads, features});
     const T* k = call.dense<const T>(K, {nodes, heads, features});
     const T* v = call.dense<const T>(V, {nodes, heads, values});
-    T* sums;
-    const T* grad;         // of the sums; null in the forward pass
-    T *grad_q, *grad_k;    // of each part of the values, [parts, nodes, heads, features]
-    T* grad_v;
-    double* grad_coeffs;   // of each head and part
+    const int64_t first;  // of the arrays from SUMS on
+    T* sums = call.optional<T>(first, {nodes, heads, values});
+    const T* grad = call.optional<const T>(first + 1, {nodes, heads, values});  // of the sums; null in the forward pass
+    T* grad_q = call.optional<T>(first + 2, {ANY, nodes, heads, features});     // of each part of the values
+    T* grad_k = call.optional<T>(first + 3, {ANY, nodes, heads, features});
+    T* grad_v = call.optional<T>(first + 4, {nodes, heads, values});
+    double* grad_coeffs = call.optional<double>(first + 5, {heads, ANY, ANY});  // of each head and part
 
-    Attention(const Call& call, int64_t first)
-        : call(call), sums(call.optional<T>(first, {nodes, heads, values})),
-          grad(call.optional<const T>(first + 1, {nodes, heads, values})),
-          grad_q(call.optional<T>(first + 2, {ANY, nodes, heads, features})),
-          grad_k(call.optional<T>(first + 3, {ANY, nodes, heads, features})),
-          grad_v(call.optional<T>(first + 4, {nodes, heads, values})),
-          grad_coeffs(call.optional<double>(first + 5, {heads, ANY, ANY})) {}
+    const int64_t* order;  // node at each position, if products are computed in another order; or null
+
+    Attention(const Call& call, int64_t first, const int64_t* order = nullptr) : call(call), first(first), order(order) {}
+    int64_t node(int64_t i) const { return order ? order[i] : i; }
 };
 
 template <class T, int BYTES>
@@ -54,7 +51,7 @@ inline T total(const typename Vector<T, BYTES>::type& v) {
 }
 
 // The rows x_i f_i of L features and W values f of a head, and what becomes of the product with them.
-template <class T, int BYTES, int W>
+template <class T, int BYTES, int W, bool ORDERED = false>
 class Slice {
    public:
     typedef Vector<T, BYTES> Vec;
@@ -72,9 +69,22 @@ class Slice {
     Slice(const Attention<T>& a, int64_t head, int64_t feature, const T* x, const T* f)
         : a(a), first(head * a.features + feature), count(std::min(L, a.features - feature)), x(x), f(f) {}
 
+    // Asks for what is read of a node.
+    INLINED void fetch(int64_t i) const {
+        ::fetch<0>(place(x, i), L);
+        if (other) ::fetch<0>(place(other, i), L);
+        if (rows) ::fetch<1>(place(rows, i), L);
+    }
+
     void begin(int64_t i, Row* to) const {
         const Row row = load(x, i);
         for (int w = 0; w < W; ++w) to[w] = row * f[w * a.nodes + i];
+    }
+
+    // The rows of `other` for each value: a derivative by a coefficient is their product with its result.
+    void receive(int64_t i, Row* to) const {
+        const Row row = load(other, i);
+        for (int w = 0; w < W; ++w) to[w] = row * weight[w * a.nodes + i];
     }
 
     // Adds a result times c. Returns the derivative by c.
@@ -98,7 +108,7 @@ class Slice {
 
    private:
     template <class Number>
-    Number* place(Number* from, int64_t i) const { return from + i * a.heads * a.features + first; }
+    Number* place(Number* from, int64_t i) const { return from + (ORDERED ? a.order[i] : i) * a.heads * a.features + first; }
 
     Row load(const T* from, int64_t i) const {
         if (count == L) return Vec::load(place(from, i));
@@ -112,25 +122,25 @@ class Slice {
     }
 };
 
-// Calls multiply(slice, head, gradient of the coefficients, memory) for all slices; `memory` holds two rows of each node.
-// The gradient has `size` numbers for each head and part, and is null where nobody wants it. A part of the values is the
-// work of one thread, and parts are added in Python: no result depends on the number of threads.
-template <int BYTES, class T, class F>
-void for_slices(const Attention<T>& a, int64_t parts, int64_t size, const F& multiply) {
+// Calls multiply(slice, head, gradient of the coefficients, memory) for all slices; `memory` holds so many rows. The
+// gradient has `size` numbers for each head and part, and is null where nobody wants it. A part of the values is the work
+// of one thread, and parts are added in Python: no result depends on the number of threads.
+template <int BYTES, bool ORDERED = false, class T, class F>
+void for_slices(const Attention<T>& a, int64_t parts, int64_t size, int64_t rows, const F& multiply) {
     constexpr int W = AT_ONCE;
-    typedef Slice<T, BYTES, W> Some;
+    typedef Slice<T, BYTES, W, ORDERED> Some;
     const int64_t stride = a.heads * a.values, area = a.nodes * a.heads * a.features;
     std::vector<Array<T>> memory(a.call.threads());
     parallel(a.call.threads(), a.heads * parts, [&](int64_t task, int64_t thread) {
         const int64_t head = task / parts, part = task % parts, each = (a.values + parts * W - 1) / (parts * W) * W;
-        memory[thread].resize((2 * Some::NUMBERS + 3 * W) * a.nodes);
-        T *own = memory[thread].data(), *v = own + 2 * Some::NUMBERS * a.nodes, *g = v + W * a.nodes, *dots = g + W * a.nodes;
+        memory[thread].resize(rows * Some::NUMBERS + 3 * W * a.nodes);
+        T *own = memory[thread].data(), *v = own + rows * Some::NUMBERS, *g = v + W * a.nodes, *dots = g + W * a.nodes;
         T *grad_q = a.grad_q ? a.grad_q + part * area : nullptr, *grad_k = a.grad_k ? a.grad_k + part * area : nullptr;
         double* by_coeff = a.grad_coeffs ? a.grad_coeffs + task * size : nullptr;
         for (int64_t d = part * each; d < std::min((part + 1) * each, a.values); d += W) {
             const auto for_values = [&](const auto& run) {  // of each node
                 for (int64_t w = 0; w < std::min<int64_t>(W, a.values - d); ++w)
-                    for (int64_t i = 0; i < a.nodes; ++i) run(w * a.nodes + i, i * stride + head * a.values + d + w);
+                    for (int64_t i = 0; i < a.nodes; ++i) run(w * a.nodes + i, a.node(i) * stride + head * a.values + d + w);
             };
             std::fill(v, dots + W * a.nodes, T(0));
             for_values([&](int64_t to, int64_t from) { v[to] = a.v[from], g[to] = a.grad ? a.grad[from] : T(0); });

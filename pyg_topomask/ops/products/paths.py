@@ -7,6 +7,7 @@ time than shallow ones. Second derivatives are those of plain torch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,7 @@ from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.native.op import CompiledOp, Entry
 from pyg_topomask.ops.products.forest import build_forest, sibling_order
+from pyg_topomask.ops.products.slices import SlicedAttention, with_all_columns
 from pyg_topomask.ops.products.trees import forest_product, hop_counts
 
 _preorder_entry = Entry("forest", "forest_preorder", ("parent", "order", "above"))
@@ -31,6 +33,7 @@ _BLOCK_BYTES = 128  # of a row in a task of the compiled function
 # as 32. Gradients of values are summed over 16 columns at a time.
 _TASK_NUMEL = 3 * 2**26
 _FEWEST_COLUMNS, _PART = 8, 16
+_SLICE_COLUMNS = 48  # of attention, at most
 
 
 def path_product(parent: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -63,6 +66,23 @@ def hop_product(parent: Tensor, x: Tensor, values: Tensor) -> Tensor:
     if values.size(1) == 1:
         return values * x  # [H, 1]
     return _product(x, values, parent, True)
+
+
+def hop_attention(parent: Tensor, q: Tensor, k: Tensor, v: Tensor, values: Tensor) -> Tensor | None:
+    r"""Sums :math:`\sum_{jr} q_{ir} M_{ij} k_{jr} v_j` under the mask of `hop_product`, in compiled code.
+
+    Args:
+        parent, values: Those of `hop_product`.
+        q, k, v: Queries and keys ``[N, H, R]`` and values ``[N, H, D]``, of the same dtype.
+
+    Returns:
+        Shape ``[N, H, D]``; :obj:`None` if the compiled code cannot serve, or would take much memory.
+    """
+    inputs = q, k, v, values, parent
+    if torch.compiler.is_compiling() or _attention.refuses(*inputs):
+        return None
+    numbers = _num_levels(_preorder(parent)[1], values.size(1) - 1) * torch.get_num_threads() * _SLICE_COLUMNS
+    return _attention(*inputs) if numbers <= _TASK_NUMEL else None
 
 
 @once_per_batch
@@ -149,6 +169,42 @@ class _ForestProduct(CompiledOp):
 
 
 _product = _ForestProduct()
+
+
+class _HopAttention(SlicedAttention):
+    library, name = "forest", "hop_attention"
+    arrays, reads = ("q", "k", "v", "values", "parent"), ("q", "k", "v", "values", "order", "above")
+
+    def work(self, q: Tensor, k: Tensor, v: Tensor, values: Tensor, parent: Tensor) -> int:
+        return q.numel() * v.size(2) * values.size(1)
+
+    def prepare(self, *inputs: Any) -> tuple[Any, ...]:
+        return *inputs[:4], *_preorder(inputs[4]), self._parts(inputs[2])
+
+    def twin(self, q: Tensor, k: Tensor, v: Tensor, values: Tensor, parent: Tensor) -> Tensor:
+        return with_all_columns(partial(_plain, weight=values, parent=parent, by_hop=True), q, k, v)
+
+    def size(self, values: Tensor) -> int:
+        return values.size(1)
+
+    def of_coeffs(self, by_head: Tensor, values: Tensor) -> Tensor:
+        return by_head if values.size(0) > 1 else by_head.sum(0, keepdim=True)
+
+    def examples(self) -> Iterator[tuple[Any, ...]]:
+        short = [-1, 0, 1, 1, -1, 4]
+        deep = [-1 if i % 40 == 0 else i - 1 - i % 3 % (i % 40) for i in range(100)]
+        for parent, heads, features, own, hops in (
+            (short, 2, 2, 2, 3),
+            (short, 1, 3, 1, 1),
+            ([], 1, 2, 1, 2),
+            (deep, 2, 17, 1, 7),
+        ):
+            q, k, v = torch.randn(3, len(parent), heads, features, dtype=torch.float64)
+            values = torch.randn(own, hops + 1, dtype=torch.float64)
+            yield q, k, v[..., : features - 1], values, torch.tensor(parent, dtype=torch.long)
+
+
+_attention = _HopAttention()
 
 
 def _block(x: Tensor, weight: Tensor, above: Tensor, by_hop: bool) -> int:

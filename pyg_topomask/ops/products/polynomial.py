@@ -2,7 +2,7 @@ r"""Products with polynomials of a sparse matrix, :math:`\sum_k c_k P_k(A)\, x`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from pyg_topomask.limits import limits
 from pyg_topomask.ops.blocks import BlockLayout, fill_blocks
 from pyg_topomask.ops.functions import Bilinear
 from pyg_topomask.ops.memo import is_learned, once_per_batch
-from pyg_topomask.ops.native.op import CompiledOp
+from pyg_topomask.ops.products.slices import SlicedAttention, with_all_columns
 from pyg_topomask.ops.sparse import Pattern, spmm
 
 # Terms of columns are computed in multiples of this number.
@@ -22,9 +22,6 @@ _AT_ONCE = 4
 
 # Nodes of the largest graph up to which dense matrices are multiplied.
 _MOST_DENSE = 256
-
-# Parts of the values whose gradients are summed one after the other.
-_MOST_PARTS = 4
 
 
 class Basis(NamedTuple):
@@ -37,6 +34,11 @@ class Basis(NamedTuple):
     pattern: Pattern
     value: Tensor
     chebyshev: bool
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether ``A`` equals its transpose up to rounding."""
+        return not is_learned(self.value) and _is_symmetric(self.value, self.pattern)
 
     @property
     def T(self) -> Basis:
@@ -166,17 +168,19 @@ def _select(value: Tensor, order: Tensor) -> Tensor:
 
 
 @once_per_batch
+def _is_symmetric(value: Tensor, pattern: Pattern) -> bool:
+    other, order = pattern.transposed
+    same = torch.equal(other.rowptr, pattern.rowptr) and torch.equal(other.col, pattern.col)
+    return same and torch.allclose(value, value.index_select(0, order), rtol=8 * torch.finfo(value.dtype).eps, atol=0)
+
+
+@once_per_batch
 def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.to(dtype, copy=True)
 
 
-class _PolynomialAttention(CompiledOp):
-    """Sums of `polynomial_attention`, slice by slice (``slices.h``).
-
-    No array of :math:`N H R D` numbers is made, neither in the forward nor in the backward pass.
-    """
-
-    library, name, results, differentiable = "polynomial", "polynomial_attention", ("sums",), 4
+class _PolynomialAttention(SlicedAttention):
+    library, name = "polynomial", "polynomial_attention"
     arrays = ("q", "k", "v", "coeffs", "rowptr", "col", "value", "back_rowptr", "back_col", "back_value", "group?")
     numbers = MappingProxyType({"chebyshev": bool})
     reads_numbers = MappingProxyType({"chebyshev": int, "parts": int})
@@ -185,37 +189,17 @@ class _PolynomialAttention(CompiledOp):
     def work(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
         return q.numel() * v.size(2) * rest[0].size(0)
 
-    def shapes(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[torch.Size]:
-        return [v.shape]
-
     def twin(self, q: Tensor, k: Tensor, v: Tensor, coeffs: Tensor, *rest: Any) -> Tensor:
         rowptr, col, value, *_, group, chebyshev = rest
         basis = Basis(Pattern(None, col, q.size(0), q.size(0), rowptr=rowptr), value, chebyshev)
-        state = polynomial_product(basis, coeffs, group, (k[..., None] * v[..., None, :]).flatten(2))
-        return (q[..., None] * state.unflatten(2, (k.size(2), v.size(2)))).sum(2)
+        return with_all_columns(partial(polynomial_product, basis, coeffs, group), q, k, v)
 
-    def prepare(self, *inputs: Any) -> tuple[Any, ...]:
-        return *inputs, self._parts(inputs[2])
+    def size(self, coeffs: Tensor) -> int:
+        return coeffs.shape[:2].numel()
 
-    def backward(
-        self, needed: Sequence[bool], inputs: tuple[Any, ...], results: list[Tensor | None], grads: list[Tensor]
-    ) -> list[Tensor | None]:
-        q, k, v, coeffs = inputs[:4]
-        parts, size = self._parts(v), coeffs.shape[:2]
-        shapes = (parts, *q.shape), (parts, *k.shape), v.shape, (q.size(1), parts, size.numel())
-        dtypes = q.dtype, q.dtype, q.dtype, torch.float64
-        room = [q.new_zeros(s, dtype=d) if needs else None for s, d, needs in zip(shapes, dtypes, needed)]
-        self.run(inputs, results, grads, room)
-        of_q, of_k = (None if x is None else x.sum(0) for x in room[:2])
-        of_coeffs = room[3]
-        if of_coeffs is not None:
-            by_head = of_coeffs.sum(1).unflatten(1, size).permute(1, 2, 0)
-            by_head = by_head if coeffs.size(2) > 1 else by_head.sum(2, keepdim=True)
-            of_coeffs = by_head.to(q.dtype).contiguous()
-        return [of_q, of_k, room[2], of_coeffs]
-
-    def _parts(self, v: Tensor) -> int:
-        return max(min(_MOST_PARTS, v.size(2)), 1)
+    def of_coeffs(self, by_head: Tensor, coeffs: Tensor) -> Tensor:
+        found = by_head.unflatten(1, coeffs.shape[:2]).permute(1, 2, 0)
+        return found if coeffs.size(2) > 1 else found.sum(2, keepdim=True)
 
     def examples(self) -> Iterator[tuple[Any, ...]]:
         for nodes, heads, features, own, groups in (

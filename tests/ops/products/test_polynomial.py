@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyg_topomask.operators import HeatOperator, PowerSeriesOperator
+from pyg_topomask.operators import HeatOperator, PowerSeriesOperator, ProductOperator, TreeDistanceOperator
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products.polynomial import Basis, polynomial_product
 from pyg_topomask.ops.sparse import Pattern
@@ -48,11 +48,15 @@ def test_no_terms_and_one_term(matrix):
 
 @pytest.mark.skipif(loader.missing("polynomial"), reason="needs a C++ compiler")
 @pytest.mark.parametrize("laplacian", ["normalized", "random_walk"])
-def test_attention_under_a_polynomial_equals_products_with_all_columns(laplacian):
+def test_attention_in_slices_equals_products_with_all_columns(laplacian):
     edges = torch.tensor([[0, 1, 1, 2, 2, 3, 5, 6], [1, 0, 2, 1, 3, 2, 6, 5]])
     q, k, v = torch.rand(3, 7, 2, 3, dtype=torch.float64)
     heat = HeatOperator(edges, 7, torch.tensor([0.5, 2.0]), laplacian=laplacian)
-    for mask in (heat, heat.T, PowerSeriesOperator(edges[:, :5], 7, torch.rand(2, 4, dtype=torch.float64)).T):
+    series = PowerSeriesOperator(edges, 7, torch.rand(2, 4, dtype=torch.float64))
+    directed = PowerSeriesOperator(edges[:, :5], 7, series.coeffs)
+    tree = TreeDistanceOperator(torch.tensor([-1, 0, 1, 1, 0, -1, 5]), series.coeffs, "histogram")
+    assert ProductOperator(directed, directed.T).contract(q, k, v) is None
+    for mask in (heat, heat.T, directed.T, ProductOperator(series, series.T), tree):
         state = (mask @ (k[..., None] * v[..., None, :]).flatten(2)).unflatten(2, (3, 3))
         torch.testing.assert_close(mask.contract(q, k, v), (q[..., None] * state).sum(2))
     long = HeatOperator(edges, 7, 500.0)  # needs wider numbers

@@ -18,9 +18,49 @@
 
 #include <memory>
 
+#include "../slices.h"
 #include "histograms.h"
 
 namespace {
+
+enum { X, WEIGHT, ORDER, ABOVE, Y, GRAD, GRAD_X, GRAD_WEIGHT, ARRAYS };
+enum { BY_HOP, BLOCK, NUMBERS };
+
+template <class T>
+struct Product {
+    const Call& call;
+    const bool by_hop = call.integer(BY_HOP);
+    const int64_t threads = call.threads(), block = call.integer(BLOCK);  // block: columns of a task
+    const int64_t nodes = call.size(X, 0), heads = call.size(X, 1), channels = call.size(X, 2);
+    const int64_t hops = by_hop ? call.size(WEIGHT, 1) - 1 : 0;  // K, 0 if there are weights
+    const int64_t weight_heads = call.size(WEIGHT, by_hop ? 0 : 1);
+    const int64_t* order = call.dense<const int64_t>(ORDER, {nodes});  // node at each position
+    const int64_t* above = call.dense<const int64_t>(ABOVE, {nodes});  // position of its parent, -1 for a root
+    const T* x = call.dense<const T>(X, {nodes, heads, channels});
+    // Weights g of nodes, or f of hops.
+    const T* weight = call.dense<const T>(WEIGHT, {by_hop ? weight_heads : nodes, by_hop ? hops + 1 : weight_heads});
+    T* y = call.optional<T>(Y, {nodes, heads, channels});
+    const T* grad = call.optional<const T>(GRAD, {nodes, heads, channels});  // of y; null in the forward pass
+    T* grad_x = call.optional<T>(GRAD_X, {nodes, heads, channels});
+    T* grad_weight = call.optional<T>(GRAD_WEIGHT, {heads, ANY, by_hop ? hops + 1 : nodes});  // of each task or part
+
+    explicit Product(const Call& call) : call(call) {
+        if ((weight_heads != 1 && weight_heads != heads) || (by_hop && hops == 0)) throw Misfit{WEIGHT};
+    }
+};
+
+// Numbers of node i in the block of columns from `first` on.
+template <class T, class Number>
+inline Number* row(const Product<T>& c, Number* x, int64_t head, int64_t first, int64_t i) {
+    return x + (c.order[i] * c.heads + head) * c.channels + first;
+}
+
+template <class T>
+inline T dot(const T* a, const T* b, int64_t count) {
+    T sum = 0;
+    for (int64_t j = 0; j < count; ++j) sum += a[j] * b[j];
+    return sum;
+}
 
 constexpr int64_t BLOCK_BYTES = 128;  // of a row, in the tasks that are compiled for their width
 
@@ -107,6 +147,44 @@ void run_block(const Product<T>& c, int64_t task, int64_t head, int64_t first, i
     }
 }
 
+// The same by histograms.
+template <class T>
+void count_block(const Product<T>& c, const Levels& levels, int64_t head, int64_t first, int64_t columns, T* memory) {
+    constexpr int64_t PART = 16;  // columns whose gradients are summed together, however many a task has
+    Histograms<T, 0> sums(levels, columns, memory);
+    const int64_t hops = c.hops;
+    const T* f = c.weight + (c.weight_heads > 1 ? head : 0) * (hops + 1);
+    const auto sweep = [&](const T* x, const auto& visit) {
+        const auto read = [&](int64_t i, T* to) {
+            fetch<0>(row(c, x, head, first, sums.behind(i)), columns);
+            std::copy_n(row(c, x, head, first, i), columns, to);
+        };
+        sums.sweep(read, visit);
+    };
+    T* y = c.grad ? c.grad_x : c.y;  // the mask is symmetric
+    sweep(c.grad ? c.grad : c.x, [&](int64_t i, int64_t below, const T* s, const T* o) {
+        fetch<1>(row(c, y, head, first, sums.ahead(i)), columns);
+        T* to = row(c, y, head, first, i);
+        std::fill_n(to, columns, T(0));
+        for (int64_t k = 0; k < below; ++k, s += columns, o += columns)
+            for (int64_t j = 0; j < columns; ++j) to[j] += f[k] * (s[j] + o[j]);
+        for (int64_t k = below; k <= hops; ++k, o += columns)
+            for (int64_t j = 0; j < columns; ++j) to[j] += f[k] * o[j];
+    });
+    if (!c.grad_weight) return;
+    const int64_t part = std::min(PART, c.block), parts = (c.channels + part - 1) / part;
+    T* by_hop = c.grad_weight + (head * parts + first / part) * (hops + 1);
+    sweep(c.x, [&](int64_t i, int64_t below, const T* s, const T* o) {
+        const T* grad = row(c, c.grad, head, first, i);
+        T* to = by_hop;
+        for (int64_t a = 0; a < columns; a += PART, to += hops + 1) {
+            const int64_t number = std::min(PART, columns - a);
+            for (int64_t k = 0; k < below; ++k) to[k] += dot(grad + a, s + k * columns + a, number);
+            for (int64_t k = 0; k <= hops; ++k) to[k] += dot(grad + a, o + k * columns + a, number);
+        }
+    });
+}
+
 template <class T>
 void run(const Product<T>& c) {
     constexpr int64_t W = BLOCK_BYTES / sizeof(T);
@@ -124,14 +202,58 @@ void run(const Product<T>& c) {
     });
 }
 
+enum { NODE = STRUCTURE, PARENT, SUMS, ATTENTION_ARRAYS = SUMS + 6 };
+
+// Linear attention under a function of the number of edges.
+template <class T, int BYTES>
+void attend(const Call& call) {
+    const int64_t nodes = call.size(Q, 0);
+    const Attention<T> a(call, SUMS, call.dense<const int64_t>(NODE, {nodes}));
+    const int64_t size = call.size(COEFFS, 1);
+    const T* f = call.dense<const T>(COEFFS, {ANY, size});
+    const Levels levels(call.dense<const int64_t>(PARENT, {nodes}), nodes, size - 1);
+    for_slices<BYTES, true>(a, call.integer(0), size, levels.total, [&](const auto& slice, int64_t head, double* by_hop, T* memory) {
+        using S = std::decay_t<decltype(slice)>;
+        constexpr int64_t L = S::L, N = S::NUMBERS, W = N / L;
+        const T* own = f + (call.size(COEFFS, 0) > 1 ? head : 0) * size;
+        Histograms<T, N> sums(levels, N, memory);
+        const auto read = [&](int64_t i, T* to) {
+            typename S::Row x[W];
+            slice.fetch(sums.behind(i));
+            slice.begin(i, x);
+            for (int w = 0; w < W; ++w) S::Vec::store(x[w], to + w * L);
+        };
+        sums.sweep(read, [&](int64_t i, int64_t below, const T* s, const T* o) {
+            typename S::Row total[W]{}, receiver[W]{};
+            slice.fetch(sums.ahead(i));
+            if (by_hop) slice.receive(i, receiver);
+            for (int64_t k = 0; k < size; ++k, s += N, o += N) {
+                typename S::Row level[W], along{};
+                for (int w = 0; w < W; ++w) level[w] = S::Vec::load(o + w * L);
+                for (int w = 0; k < below && w < W; ++w) level[w] += S::Vec::load(s + w * L);
+                for (int w = 0; w < W; ++w) total[w] += own[k] * level[w];
+                if (!by_hop) continue;
+                for (int w = 0; w < W; ++w) along += receiver[w] * level[w];
+                by_hop[k] += ::total<T, BYTES>(along);
+            }
+            slice.add(i, T(1), total);
+        });
+    });
+}
+
 }  // namespace
+
+// The sums of linear attention, or, if there is a gradient, those of q, k, v and the function that have room.
+EXPORTED int64_t hop_attention(const int64_t* block) {
+    return for_dtype(block, ATTENTION_ARRAYS, 1, Q, [](const Call& call, auto zero) {
+        using T = decltype(zero);
+        call.size(Q, 2) * sizeof(T) <= 32 ? attend<T, 32>(call) : attend<T, 64>(call);
+    });
+}
 
 // The product, or, if there is a gradient, the gradient of x and perhaps that of the weight.
 EXPORTED int64_t forest_product(const int64_t* block) {
-    return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) {
-        run(Product<decltype(zero)>(call));
-        return 0;
-    });
+    return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) { run(Product<decltype(zero)>(call)); });
 }
 
 // The numbers that a task keeps for each of its columns, for f of so many hops.
