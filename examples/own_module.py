@@ -45,5 +45,5 @@ class DecayMask(Mask):
         return self.decay * same_graph + (1 - self.decay) * identity
 
 
-register_attention("Mean", MeanAttention)
-register_mask("decay", DecayMask)
+register_attention("OwnMean", MeanAttention)
+register_mask("own_decay", DecayMask)

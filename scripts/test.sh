@@ -15,6 +15,7 @@ NO_TESTS=5  # pytest's exit code when it collected none
 case "${CI:-}" in "" | 0 | false | False) all="" ;; *) all=yes ;; esac
 arguments=()
 for argument in "$@"; do
+    case "$argument" in tests/*) [ -e "${argument%%::*}" ] || stop "there is no $argument" ;; esac
     if [ "$argument" = --all ]; then all=yes; else arguments+=("$argument"); fi
 done
 

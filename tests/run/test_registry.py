@@ -36,7 +36,10 @@ MODULE = Path(__file__).parents[2] / "examples" / "own_module.py"
 def folder(tiny, tmp_path, monkeypatch):
     """A current folder that contains the module and two configs that use it."""
     (tmp_path / "mine.py").write_bytes(MODULE.read_bytes())
-    masks = {"mean": ("GIN+Mean", {}), "decay": ("GIN+Masked", {"mask": "decay", "mask_decay": {"decay": 0.25}})}
+    masks = {
+        "mean": ("GIN+OwnMean", {}),
+        "decay": ("GIN+Masked", {"mask": "own_decay", "mask_own_decay": {"decay": 0.25}}),
+    }
     for name, (layer_type, topomask) in masks.items():
         config = tiny | {"gt": tiny["gt"] | {"layer_type": layer_type}, "topomask": topomask}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config))
@@ -67,14 +70,14 @@ def test_both_are_listed_and_trained(folder, registries, capsys):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["gt.layer_type=GIN+Mean", "topomask={}"], "gt.layer_type: no attention is called 'Mean'"),
-        (["topomask={mask: decay}", "gt.layer_type=GIN+Linear"], "topomask.mask: no mask is called 'decay'"),
-        (["topomask.mask_decay.decay=0.5"], "no mask has the settings topomask.mask_decay"),
+        (["gt.layer_type=GIN+OwnMean", "topomask={}"], "gt.layer_type: no attention is called 'OwnMean'"),
+        (["topomask={mask: own_decay}", "gt.layer_type=GIN+Linear"], "topomask.mask: no mask is called 'own_decay'"),
+        (["topomask.mask_own_decay.decay=0.5"], "no mask has the settings topomask.mask_own_decay"),
     ],
 )
 def test_a_trained_model_is_not_built_without_its_module(folder, registries, capsys, settings, message):
     config = yaml.safe_load((folder / "decay.yaml").read_text())
-    config["topomask"].pop("mask_decay")
+    config["topomask"].pop("mask_own_decay")
     (folder / "own.yaml").write_text(yaml.safe_dump(config))
     assert main(["--import", "mine", "run", "own.yaml", "--out", "out", *settings, "optim.max_epoch=1"]) == 0
     registries()

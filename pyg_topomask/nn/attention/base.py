@@ -59,6 +59,8 @@ class Attention(Described):
       of the graph do not number. By default, it does if it requires no attributes.
     * **Loss.** A class whose ``adds_loss`` is true sets ``self.auxiliary_loss`` to a scalar in each forward pass.
       :func:`~pyg_topomask.nn.auxiliary_loss` sums these terms over a model.
+    * **Weights.** ``_weights(x, batch, graph, rows)`` gives the pairs and weights that `attention_weights` returns.
+      Without this method, the attention refuses. Every attention of the package has it, unless it forms no weights.
     * **Dropout.** The argument ``dropout`` acts in training only: on the normalised weights, or on the result before
       the output projection if an attention may not form the weights (linear attention, `MaskedAttention` and its
       subclasses).
@@ -77,10 +79,11 @@ class Attention(Described):
 
             def forward(self, x, batch=None, graph=None):
                 batch = check_input(x, self.channels, batch, graph)
-                return self.out(mean_of_each_graph(x, batch))
+                batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
+                return self.out(global_mean_pool(x, batch)[batch])
 
 
-        register_attention("Mean", MeanAttention)  # gt.layer_type: GCN+Mean
+        register_attention("OwnMean", MeanAttention)  # gt.layer_type: GCN+OwnMean
 
     Args:
         channels: Width ``C`` of input and output.

@@ -157,8 +157,14 @@ def primal(attn, x, batch, carry):
     return mapped(attn, x, project, lambda h, part: (attn.weight_e[h] * attn.weight_r[h]).sum())
 
 
-DEFINITIONS = {ExphormerAttention: exphormer, KMIPAttention: kmip, PrimphormerAttention: primphormer, SANAttention: san}
-REFERENCES = dict.fromkeys(ATTENTION.values(), masked) | DEFINITIONS
+DEFINITIONS = {
+    **dict.fromkeys(("BigBird", "GKAT", "GRF", "Linear", "Masked", "Performer", "Transformer"), masked),
+    "Exphormer": exphormer,
+    "KMIP": kmip,
+    "Primphormer": primphormer,
+    "SAN": san,
+}
+REFERENCES = {ATTENTION[name]: of for name, of in DEFINITIONS.items()}
 """Class -> its definition, called as ``(attn, x, batch, carry)``."""
 
 VARIANTS = {
