@@ -7,7 +7,6 @@ import torch
 from pyg_topomask.nn import (
     ATTENTION,
     ExphormerAttention,
-    KMIPAttention,
     MaskedAttention,
     PrimphormerAttention,
     SANAttention,
