@@ -31,9 +31,8 @@ class EdgeProbe(MessagePassing):
         """The graph with an explainer's mask of its edges, if there is one."""
         if not self.explain or self._edge_mask is None or graph is None:
             return graph
-        return with_attributes(
-            graph, **{EDGE_MASK: self._edge_mask.sigmoid() if self._apply_sigmoid else self._edge_mask}
-        )
+        factor = self._edge_mask.sigmoid() if self._apply_sigmoid else self._edge_mask
+        return with_attributes(graph, **{EDGE_MASK: factor})
 
     def show(self, graph: Data | None, pairs: Tensor, weights: Tensor) -> None:
         """Show an explainer the weight with which the second node of each edge attends to the first.

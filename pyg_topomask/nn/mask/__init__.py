@@ -8,7 +8,7 @@ from pyg_topomask.nn.mask.grid_heat import GridHeatMask
 from pyg_topomask.nn.mask.heat import HeatMask
 from pyg_topomask.nn.mask.hop import HopMask
 from pyg_topomask.nn.mask.low_rank import LowRankMask
-from pyg_topomask.nn.mask.mixture import HeadMasks, MixtureMask
+from pyg_topomask.nn.mask.mixture import HeadMasks, MixtureMask, ProductMask
 from pyg_topomask.nn.mask.power_series import PowerSeriesMask
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.nn.mask.toeplitz import ToeplitzMask
@@ -42,6 +42,7 @@ __all__ = [
     "Mask",
     "MixtureMask",
     "PowerSeriesMask",
+    "ProductMask",
     "RWGNKMask",
     "ToeplitzMask",
     "TreeMask",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,11 +13,28 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import batch_of
-from pyg_topomask.operators import DiagonalScaledOperator, HeadStackOperator, MaskOperator, OnesOperator, SumOperator
+from pyg_topomask.operators import (
+    DiagonalScaledOperator,
+    HeadStackOperator,
+    MaskOperator,
+    OnesOperator,
+    ProductOperator,
+    SumOperator,
+)
 from pyg_topomask.ops.numerics import at_least_float32
 
 
-class MixtureMask(Mask):
+class JoinedMask(Mask):
+    """Base of the masks that are made of other masks; :obj:`None` stands for ones within each graph."""
+
+    def __init__(self, masks: Sequence[Module | None], heads: int = 1) -> None:
+        super().__init__(heads)
+        self.masks, self.requires = ModuleList(_parts(masks)), requirements_of(*masks)
+        settings = (getattr(mask, "transform_settings", {}) for mask in self.masks)
+        self.transform_settings = {key: value for each in settings for key, value in each.items()}
+
+
+class MixtureMask(JoinedMask):
     r"""A sum of masks with learnable positive weights, :math:`M = \sum_s c_s\, \mathrm{diag}(B_s 1)^{-1} M_s`.
 
     Each mask is divided by the row sums of its bounding mask, so that its weight is its share of a row's mass. All
@@ -37,9 +53,7 @@ class MixtureMask(Mask):
     """
 
     def __init__(self, masks: Sequence[Module | None], heads: int = 1) -> None:
-        super().__init__(heads)
-        self.masks, self.requires = ModuleList(_parts(masks)), requirements_of(*masks)
-        self.transform_settings = _settings(self.masks)
+        super().__init__(masks, heads)
         self.log_weights = Parameter(torch.empty(len(self.masks), self.heads))
         self.reset_parameters()
 
@@ -57,7 +71,7 @@ class MixtureMask(Mask):
         return SumOperator(*map(DiagonalScaledOperator, operators, scales))
 
 
-class HeadMasks(Mask):
+class HeadMasks(JoinedMask):
     """Different masks for groups of heads.
 
     Args:
@@ -70,9 +84,7 @@ class HeadMasks(Mask):
     """
 
     def __init__(self, masks: Sequence[Module | None], counts: Sequence[int]) -> None:
-        super().__init__()
-        self.masks, self.requires = ModuleList(_parts(masks)), requirements_of(*masks)
-        self.transform_settings = _settings(self.masks)
+        super().__init__(masks)
         self.counts = [check_integer("counts", count, 1) for count in counts]
         if len(self.counts) != len(self.masks):
             raise ValueError(f"each of the {len(self.masks)} masks needs its number of heads (got {list(counts)})")
@@ -80,6 +92,24 @@ class HeadMasks(Mask):
     def forward(self, graph: Data) -> HeadStackOperator:
         """The mask of a graph or batch that carries what the masks need."""
         return HeadStackOperator([mask(graph) for mask in self.masks], self.counts)
+
+
+class ProductMask(JoinedMask):
+    """The matrix product of two masks, such as walks of one relation that continue in another one.
+
+    Args:
+        left, right: The masks. With different walks, or without any, the product is as unbiased as they are.
+
+    Raises:
+        TypeError: If a mask is no module.
+    """
+
+    def __init__(self, left: Module, right: Module) -> None:
+        super().__init__([left, right])
+
+    def forward(self, graph: Data) -> ProductOperator:
+        """The mask of a graph or batch that carries what the masks need."""
+        return ProductOperator(*(mask(graph) for mask in self.masks))
 
 
 class OnesMask(Mask):
@@ -111,11 +141,6 @@ def joined_masks(
     if sum(mask_heads) != heads:
         raise ValueError(f"'mask_heads' must add up to the {heads} heads (got {list(mask_heads)})")
     return HeadMasks(mask, mask_heads)
-
-
-def _settings(masks: Iterable[Module]) -> dict[str, Any]:
-    """Settings of the transforms of all masks."""
-    return {key: value for mask in masks for key, value in getattr(mask, "transform_settings", {}).items()}
 
 
 def _parts(masks: Sequence[Module | None]) -> list[Module]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.nn import GRFMask, HeadMasks, HopMask, MaskedAttention, MixtureMask, parameter_groups
+from pyg_topomask.nn import GRFMask, HeadMasks, HopMask, MaskedAttention, MixtureMask, ProductMask, parameter_groups
 from pyg_topomask.operators import (
     DenseOperator,
     DiagonalScaledOperator,
@@ -28,6 +28,7 @@ MASKS = {
     "ones + hop": lambda: MixtureMask([None, HopMask(4, 3)], 4),
     "grf + signed hop + ones": lambda: MixtureMask([GRFMask(4, 3), HopMask(1, 3, positive=False), None]),
     "ones, hop, grf by head": lambda: HeadMasks([None, HopMask(2, 3), GRFMask(1, 3)], [1, 2, 1]),
+    "grf times hop": lambda: ProductMask(GRFMask(4, 3), HopMask(1, 3)),
 }
 NAMES = ["two_parts", "isolated", "single", "star", "path"]
 

@@ -1,6 +1,7 @@
 """Loaders of data sets on raw files written by the tests, and on real files if they are available."""
 
 import gzip
+import json
 import pickle
 import urllib.error
 from types import SimpleNamespace
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.datasets import ShapeNet
 
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
-from pyg_topomask.run.data.formats import FORMATS, base, clouds, dataset_problems, load_dataset, ogb, plain_name
+from pyg_topomask.run.data.formats import FORMATS, base, dataset_problems, load_dataset, ogb, plain_name
 from pyg_topomask.run.data.formats.clouds import NearestNeighbors
 from pyg_topomask.run.data.formats.negatives import ResampleNegatives
 from pyg_topomask.run.data.loaders import prepare
@@ -195,12 +197,28 @@ def test_negatives_are_never_positive_nor_edges():
     assert sorted(map(tuple, negative.T.tolist())) == free
 
 
-def test_a_single_category_of_shapes_has_its_own_labels(monkeypatch):
-    monkeypatch.setattr(clouds, "from_parts", lambda raw, data, task, build, key: task)
-    bag, every = (load_dataset(DatasetConfig(format="PyG-ShapeNet", name=name)) for name in ("Bag", "all"))
-    assert bag.part_labels == ((4, 5),)
-    assert bag.num_classes == 50
-    assert len(every.part_labels) == 16
+@pytest.mark.parametrize(("name", "categories"), [("Bag", ["Bag"]), ("all", [*ShapeNet.category_ids])])
+def test_shapes_through_the_class_of_pyg(tmp_path, name, categories):
+    """A single category has its own labels and the number 0."""
+    raw = tmp_path / "data" / "ShapeNet" / "raw"
+    (raw / "train_test_split").mkdir(parents=True)
+    for category, folder in ShapeNet.category_ids.items():
+        (raw / folder).mkdir()
+        points = np.random.default_rng(0).random((12, 7))
+        points[:, 6] = ShapeNet.seg_classes[category][-1]
+        for part in PARTS:
+            np.savetxt(raw / folder / f"{part}.txt", points)
+    for part in PARTS:
+        listed = [f"shape_data/{folder}/{part}" for folder in ShapeNet.category_ids.values()]
+        (raw / "train_test_split" / f"shuffled_{part}_file_list.json").write_text(json.dumps(listed))
+    found = load_dataset(DatasetConfig(format="PyG-ShapeNet", name=name, dir=str(tmp_path / "data"), task="node"))
+    labels = tuple(tuple(ShapeNet.seg_classes[category]) for category in categories)
+    assert found.task == classification("node", 50, part_labels=labels)
+    assert [len(part) for part in found.parts] == [len(categories)] * 3
+    for number in range(len(categories)):
+        graph = found.graphs[number]
+        assert (graph.x.shape, graph.edge_index.shape, int(graph.category)) == ((12, 6), (2, 96), number)
+        assert graph.y.unique().tolist() == [labels[number][-1]]
 
 
 def test_superpixels_of_digits_get_their_positions(tmp_path):

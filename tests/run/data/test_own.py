@@ -12,7 +12,7 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.task import Task, classification
 from tests.hostile import Calls
 
-RUN = ["dataset.split_mode=random", "dataset.num_graphs=4096", "dataset.num_nodes=100", "optim.max_epoch=1"]
+RUN = ["dataset.split_mode=random", "optim.max_epoch=1"]
 
 
 def graph(number, y=None, nodes=6):

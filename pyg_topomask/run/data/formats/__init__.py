@@ -94,7 +94,7 @@ FORMATS: dict[str, Format] = {
 OWN = ("Registered", "Files")
 """Formats of users' data, whose task the config gives."""
 
-_ONLY_FOR = {
+ONLY_FOR = {
     "use_node_attr": ("PyG-TUDataset",),
     "num_graphs": GENERATED,
     "num_nodes": GENERATED,
@@ -113,7 +113,7 @@ def dataset_problems(data: DatasetConfig) -> list[tuple[str, str]]:
 
 
 def _name_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
-    for key, owners in _ONLY_FOR.items():
+    for key, owners in ONLY_FOR.items():
         if getattr(data, key) != type(data).model_fields[key].default and data.format not in owners:
             yield key, f"only {owners[0]} has it, and dataset.format is {data.format}"
     entry = FORMATS[data.format]
