@@ -129,6 +129,7 @@ COMPARISON = Comparison(
     "Mean squared error over the variance, after the epoch of the least validation error.",
     {"dataset": "target", "method": "masks"},
     scale=1,
+    places=3,
     label="mean squared error over variance, test",
 )
 lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
