@@ -5,6 +5,7 @@ import torch
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.model.sampling import TRANSITION
+from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
 
 UNIFORM = ["topomask.redraw=2"]
@@ -18,7 +19,11 @@ def short(tiny):
     return tiny
 
 
-def walks_by_epoch(monkeypatch):
+class StoppedError(Exception):
+    pass
+
+
+def walks_by_epoch(monkeypatch, stop_after=None):
     """A list to which every later run adds the walks of each training epoch, sorted by graph."""
     seen, training, validation = {}, GraphModule.training_step, GraphModule.validation_step
 
@@ -41,7 +46,9 @@ def walks_by_epoch(monkeypatch):
 
 
 @pytest.mark.parametrize("overrides", [UNIFORM, FOLLOWING], ids=["uniform", "following"])
-def test_walks_change_every_so_many_epochs_by_seed_and_epoch(short, tmp_path, monkeypatch, overrides):
+def test_walks_change_every_so_many_epochs_by_seed_and_epoch_and_a_resumed_run_has_them(
+    short, tmp_path, monkeypatch, overrides
+):
     short["train"]["ckpt_period"] = 4  # the fourth epoch has the walks of the third
     seen = walks_by_epoch(monkeypatch)
     run_config(short, tmp_path / "a", overrides=overrides)
@@ -56,6 +63,24 @@ def test_walks_change_every_so_many_epochs_by_seed_and_epoch(short, tmp_path, mo
     seen.clear()
     run_config(short, tmp_path / "c", overrides=[*overrides, "seed=1", "dataset.split_seed=0"])
     assert seen[2] != first[2]
+
+    original = Recorder.on_train_epoch_end
+    for period, stop in ((4, 4), (3, 3)):  # resume at a draw of walks, and between two draws
+        folder, last = tmp_path / f"resumed at {stop}", stop - 1
+        more = [*overrides, f"train.ckpt_period={period}"]
+
+        def die(self, trainer, module, last=last):
+            original(self, trainer, module)
+            if trainer.current_epoch == last:
+                raise StoppedError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Recorder, "on_train_epoch_end", die)
+            with pytest.raises(StoppedError):
+                run_config(short, folder, overrides=more)
+        seen.clear()
+        run_config(short, folder, overrides=[*more, "num_workers=1"])
+        assert seen == {epoch: walks for epoch, walks in first.items() if int(str(epoch).split()[-1]) >= stop}
 
 
 def test_walks_follow_the_attention_of_the_weights_that_are_trained_and_evaluated(short, tmp_path, monkeypatch):
