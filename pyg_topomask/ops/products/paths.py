@@ -198,6 +198,7 @@ class _HopAttention(SlicedAttention):
             (short, 1, 3, 1, 1),
             ([], 1, 2, 1, 2),
             (deep, 2, 17, 1, 7),
+            (list(range(-1, 99)), 1, 9, 1, 3),  # sums from elsewhere move beyond their place
         ):
             q, k, v = torch.randn(3, len(parent), heads, features, dtype=torch.float64)
             values = torch.randn(own, hops + 1, dtype=torch.float64)
