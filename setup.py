@@ -30,6 +30,8 @@ def load_sources():
 
 class BuildWithLibraries(build_py):
     def run(self):
+        if not self.editable_mode:  # a header of an earlier build would change the fingerprint of the libraries
+            shutil.rmtree(Path(self.build_lib, NATIVE), ignore_errors=True)
         super().run()
         if SHIP != "0" and not self.editable_mode:
             sources = load_sources()
