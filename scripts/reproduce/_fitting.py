@@ -28,10 +28,9 @@ def fit(
     steps: int,
     rate: float,
     decay: float,
+    mask_lr: float | None = 25.0,
 ) -> tuple[float, float]:
     """Train by AdamW under a one-cycle schedule; the model ends as after its epoch of the least validation error.
-
-    Parameters of masks have 25 times the learning rate and no weight decay (`parameter_groups`).
 
     Args:
         model: The model.
@@ -40,11 +39,12 @@ def fit(
         validate: Error on the validation set.
         epochs, steps: Number of epochs, and of steps in each.
         rate, decay: Largest learning rate, and weight decay.
+        mask_lr: The factor of `parameter_groups` for the parameters of masks, which have no weight decay.
 
     Returns:
         The validation error, and seconds of processor time of the training without validation.
     """
-    optimizer = torch.optim.AdamW(parameter_groups(model, rate, weight_decay=decay))
+    optimizer = torch.optim.AdamW(parameter_groups(model, rate, mask_lr, decay))
     rates = [group["lr"] for group in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, epochs * steps)
     best, kept, seconds = float("inf"), model.state_dict(), 0.0
@@ -77,7 +77,7 @@ def fit_graphs(
         predict: Predictions for a batch.
         loss, error: That of a step and that of a whole part, of predictions and targets.
         size: Graphs in a batch.
-        **settings: ``epochs``, ``rate`` and ``decay`` of `fit`.
+        **settings: ``epochs``, ``rate``, ``decay`` and ``mask_lr`` of `fit`.
 
     Returns:
         Errors of validation and test, seconds, and number of parameters.

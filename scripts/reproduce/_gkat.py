@@ -8,7 +8,7 @@ import itertools
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,10 +135,10 @@ def motif_baseline(method: str, num_layers: int = 2) -> Module:
     return min(build(above - 1), build(above), key=lambda model: abs(num_parameters(model) - budget))
 
 
-def cycle_gkat() -> Module:
+def cycle_gkat(max_length: int = CYCLE_LENGTH) -> Module:
     """Two layers of 8 and 1 heads of width 4 in the form of GAT, with 242 parameters as in the paper."""
-    first = GKATConv(1, 4, 8, elu=False, bias=False, max_length=CYCLE_LENGTH)
-    second = GKATConv(32, 4, 1, elu=False, bias=False, max_length=CYCLE_LENGTH)
+    first = GKATConv(1, 4, 8, elu=False, bias=False, max_length=max_length)
+    second = GKATConv(32, 4, 1, elu=False, bias=False, max_length=max_length)
     return GraphClassifier([first, second], 4)
 
 
@@ -206,7 +206,11 @@ MOTIFS = [
     _motif("ladder", 82.4, 75.9, 66.7, 59.1),
     _motif("circular ladder", 94.6, 93.7, 87.4, 66.5),
 ]
-TASKS = {task.name: task for task in (*MOTIFS, CYCLE)}
+LENGTHS = [
+    CYCLE._replace(name=f"{hops} hops", max_length=hops, gkat={"GKAT": partial(cycle_gkat, hops)}, published={})
+    for hops in (1, 2, 3, 4, 6, 8, 10)
+]
+TASKS = {task.name: task for task in (*MOTIFS, CYCLE, *LENGTHS)}
 
 
 def train_graphs(

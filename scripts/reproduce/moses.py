@@ -123,8 +123,8 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     torch.manual_seed(run)
     model = model_of(row["method"], width_of(row["method"], targets), targets)
     flat = "f = 1" in row["method"]
-    settings = {"num_walks": 16, "halt_prob": 0.2 if flat else 0.5, "max_length": 10 if flat else 4, "max_hops": HOPS}
-    prepare = that_add(model.requires, seed=run, **settings)
+    walks = {"num_walks": 16, "halt_prob": 0.2 if flat else 0.5, "max_length": 10 if flat else 4, "max_hops": HOPS}
+    prepare = that_add(model.requires, seed=run, **walks)
     if row["method"].startswith("RWSE"):
         prepare = Compose([AddRandomWalkPE(WALK_STEPS, attr_name=None), prepare])
     graphs = {name: prepare(part) for name, part in data.items()}
@@ -133,7 +133,8 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
         edges = batch.edge_attr if "GINE" in row["method"] else None
         return model(batch.x, batch.edge_index, batch.batch, batch, edges)
 
-    return fit_graphs(model, graphs, predict, l1_loss, l1_loss, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
+    settings = {"epochs": epochs, "rate": RATE, "decay": DECAY, "mask_lr": row.get("mask_lr", 25.0)}
+    return fit_graphs(model, graphs, predict, l1_loss, l1_loss, BATCH, **settings)
 
 
 COMPARISON = Comparison(
