@@ -76,8 +76,11 @@ class PowerSeriesOperator(MaskOperator):
         return polynomial_attention(self.basis, self._by_head, None, q, k, v)
 
     def times(self, other: MaskOperator) -> PowerSeriesOperator | None:
-        """The product of two series of one symmetric matrix, whose coefficients are their convolution."""
-        if not isinstance(other, PowerSeriesOperator) or not self.basis.is_symmetric:
+        """The product of two series of one symmetric matrix, whose coefficients are their convolution, on CPU alone.
+
+        Elsewhere, no compiled code serves, and the host would wait to know whether the matrix is symmetric.
+        """
+        if not isinstance(other, PowerSeriesOperator) or self.device.type != "cpu" or not self.basis.is_symmetric:
             return None
         if all(other.basis.value is not basis.value for basis in (self.basis, self.basis.T)):
             return None

@@ -14,17 +14,6 @@ from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
 
 
-def test_columns_of_a_product_are_no_nodes_even_if_they_are_as_many():
-    first = torch.tensor([[0, 0, 1, 2, 3], [0, 1, 0, 2, 2]]), torch.rand(5).double()
-    second = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 2]]), torch.rand(4).double()
-    op = SparseFactorOperator(first, first, 4) * SparseFactorOperator(second, second, 4)
-    batch = torch.tensor([0, 0, 1, 1])  # three pairs of columns in the first graph, and one in the second
-    assert [mask.dense_blocks for mask in (op, op.T, op.bound)] == [None] * 3
-    q, k, v = (torch.rand(4, 2, 3, dtype=torch.float64) for _ in range(3))
-    wanted = masked_linear_attention_reference(q, k, v, op.to_dense())
-    torch.testing.assert_close(masked_linear_attention(q, k, v, op, batch), wanted)
-
-
 def test_support_of_a_product_is_exact_or_a_bound():
     index = torch.tensor([[0, 1, 2], [0, 0, 1]])
     op = SparseFactorOperator((index, torch.ones(3)), (index, torch.ones(3)), 4)

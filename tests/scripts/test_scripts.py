@@ -42,6 +42,7 @@ def run(tmp_path):
     shutil.copytree(ROOT / "scripts", root / "scripts")
     shutil.copytree(ROOT / ".ci", root / ".ci")
     shutil.copy(ROOT / "pyproject.toml", root)
+    (root / "tests" / "ops").mkdir(parents=True)
     fake = tmp_path / "python"
     fake.write_text(FAKE_PYTHON)
     fake.chmod(0o755)
@@ -68,6 +69,9 @@ def test_second_start_calls_no_pip(run):
     code, output, calls = run("scripts/test.sh")
     assert (code, calls) == (0, [PYTEST])
     assert "installed already" in output
+    code, output, calls = run("scripts/test.sh", "tests/nothing.py::test_it")
+    assert (code, calls) == (1, [])
+    assert "error: there is no tests/nothing.py::test_it" in output
     assert run("scripts/demo.sh", "--quick")[2] == ["pip -e .[run,digits]", "demo --quick"]
     assert run("scripts/demo.sh")[2] == ["demo "]
 
