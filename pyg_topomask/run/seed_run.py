@@ -33,6 +33,7 @@ from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
+from pyg_topomask.run.training.freed_memory import ReturnFreedMemory
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.trainer import build_trainer, quiet
 from pyg_topomask.tensor_files import reason_of
@@ -172,6 +173,7 @@ class SeedRun:
             *self._redraw_walks(train.dataset),
             *early_stopping(config),
             recorder,
+            ReturnFreedMemory(),
         ]
         loggers = loggers_of(config, folder, self.title, display.print) if is_main() else []
         failed = 1

@@ -1,4 +1,4 @@
-"""The memory of a seed is returned before the next one."""
+"""Freed memory is returned when the process has twice the memory of its first steps."""
 
 import json
 from types import SimpleNamespace
@@ -8,6 +8,26 @@ import torch
 
 from pyg_topomask.run import process_memory, run_config, seed_run
 from pyg_topomask.run.process_memory import reset_peak
+from pyg_topomask.run.training import freed_memory
+
+
+@pytest.mark.parametrize(
+    ("resident", "available", "left", "returned"),
+    [
+        (lambda step: 100.0 * step if step < 40 else 2300.0, 1e9, 1200.0, [3000.0]),  # twice the 1000 at first
+        (lambda step: 1000.0 + 10.0 * max(step - 10, 0), 1800.0, 1000.0, [1500.0]),  # 500 more, and 300 left
+    ],
+)
+def test_memory_is_returned_at_twice_the_usual_or_when_little_is_left(monkeypatch, resident, available, left, returned):
+    found, now = [], [0.0]
+    monkeypatch.setattr(freed_memory, "resident_mib", lambda: now[0])
+    monkeypatch.setattr(freed_memory, "available_mib", lambda: available - now[0])
+    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: (found.append(now[0]), now.__setitem__(0, left)))
+    callback = freed_memory.ReturnFreedMemory()
+    for step in range(1, 61):
+        now[0] = resident(step) if not found or left == 1200.0 else left
+        callback.on_train_batch_end(None, None, None, None, step)
+    assert found == returned
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
 from pyg_topomask.run.output.report import write_metrics
-from pyg_topomask.run.process_memory import return_freed_memory
 from pyg_topomask.run.training.checkpoint import BEST, LAST
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -166,7 +165,7 @@ class Recorder(Checkpoint):
         self.lr = trainer.optimizers[0].param_groups[0]["lr"]
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record the epoch, after all other callbacks, and return freed memory: glibc would keep more in each."""
+        """Record the epoch, after all other callbacks."""
         epoch, row, is_best = trainer.current_epoch, None, False
         if (epoch + 1) % self.config.train.eval_period == 0:
             values = trainer.callback_metrics
@@ -182,7 +181,6 @@ class Recorder(Checkpoint):
         last = trainer.should_stop or epoch + 1 == self.config.optim.max_epoch
         if last or is_best or (epoch + 1) % self.config.train.ckpt_period == 0:
             trainer.save_checkpoint(self.folder / LAST)
-        return_freed_memory()
         self.on_epoch(epoch + 1, row)
 
     def _is_best(self, row: dict[str, float]) -> bool:
