@@ -81,14 +81,18 @@ class Watch:
 
     def __init__(self) -> None:
         self.memory, self.seconds = {"own": 0.0, "mapped": 0.0}, dict[int, float]()
+        self._read(psutil.Process())  # what is measured may end before the thread has begun
         threading.Thread(target=self._look, daemon=True).start()
+
+    def _read(self, process: psutil.Process) -> None:
+        now = process.memory_info()
+        for name, size in (("own", now.rss - now.shared), ("mapped", now.shared)):
+            self.memory[name] = max(self.memory[name], size / 2**20)
 
     def _look(self) -> None:
         process = psutil.Process()
         for number in count():
-            now = process.memory_info()
-            for name, size in (("own", now.rss - now.shared), ("mapped", now.shared)):
-                self.memory[name] = max(self.memory[name], size / 2**20)
+            self._read(process)
             for child in process.children(recursive=True) if number % 10 == 0 else ():
                 with suppress(psutil.Error):  # it has ended
                     times = child.cpu_times()
