@@ -70,6 +70,14 @@ def test_equals_the_algebra_with_all_gradients(mask, kernel, normalizer):
             torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-9)
 
 
+def test_a_product_multiplies_the_left_mask_by_the_right_one():
+    mask = ProductMask(GRFMask(4, 3), HopMask(4, 3)).double()
+    graph = batch_for(mask)
+    left, right = (part(graph).to_dense() for part in mask.masks)
+    torch.testing.assert_close(mask(graph).to_dense(), left @ right)
+    assert not torch.allclose(left @ right, right @ left)
+
+
 def test_scales_of_any_sign_and_queries_without_features():
     q, k, v = (torch.rand(5, 2, width, dtype=torch.float64) for width in (4, 4, 3))
     q[2] = 0
