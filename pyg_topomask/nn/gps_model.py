@@ -144,7 +144,7 @@ class GPSModel(Resettable):
         num_graphs = count_graphs(graph, batch)
         x = self.encoder(self.input_dropout(x))
         if self.positions is not None:
-            x = x + self.positions.rows(x.size(0), batch)
+            x = x + self.positions(x.size(0), batch)
         x, tokens = self.dropout(x), None
         if self.token is not None:
             if is_exporting():

@@ -32,7 +32,7 @@ class GPSNetwork(Resettable):
 
         encoder = ComposedNodeEncoder(96, AtomEncoder, [LapPE(16)])
         layers = GPSStack(96, 4, lambda n: GatedGCN(96, update_edges=n < 3), lambda n: KMIPAttention(96, 4))
-        network = GPSNetwork(encoder, layers, GraphHead(96, 10), edge_encoder=BondEncoder(96))
+        network = GPSNetwork(encoder, layers, HEADS["graph"](96, 10), edge_encoder=BondEncoder(96))
         prediction = network(batch)  # [B, 10]
 
     Args:

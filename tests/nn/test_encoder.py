@@ -6,7 +6,7 @@ from pyg_topomask import transforms
 from pyg_topomask.nn import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
 from pyg_topomask.nn.encoder.base import NormalizedEncoder
 from pyg_topomask.nn.encoder.features import ATOM_SIZES, BOND_SIZES, MLPNodeEncoder
-from pyg_topomask.nn.encoder.laplacian import EquivStableLapPE, LapPE, SignNet
+from pyg_topomask.nn.encoder.laplacian import LapPE, SignNet
 from pyg_topomask.nn.encoder.pair_bias import GraphormerBias, GraphormerDegrees
 from pyg_topomask.testing import GRAPHS, empty_graph, permute
 from tests.nn.encoder_cases import CASES, EDGES, POSITIONAL, K, encodable
@@ -125,11 +125,6 @@ def test_lappe_sums_over_the_eigenvectors_that_are_there(model):
     if model == "DeepSet":
         pairs = torch.stack([graph.laplacian_vectors, graph.laplacian_values], dim=2)
         torch.testing.assert_close(out, sum(wide.phi(pairs[:, f]) for f in range(4)))
-
-
-def test_equivstable_without_its_map_is_the_eigenvectors():
-    graph = encodable(GRAPHS["path"])
-    assert torch.equal(EquivStableLapPE(8, max_freqs=K, linear=False)(graph), graph.laplacian_vectors.nan_to_num())
 
 
 def test_graphormer_bias_is_the_formula():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.nn import Linear
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, GINEConv
 
 from pyg_topomask.nn import (
@@ -75,18 +75,16 @@ def test_tiny_graphs_train(norm, names):
 
 def test_positions_are_added_to_equal_graphs():
     positions = NodePositions(8, 4)
-    path = Data(edge_index=GRAPHS["path"].edge_index, num_nodes=4)
-    batch = Batch.from_data_list([path, Data(num_nodes=0, edge_index=path.edge_index[:, :0]), path])
-    assert torch.equal(positions(batch), positions.weight.repeat(2, 1))
-    assert torch.equal(positions(path), positions.weight)
+    assert torch.equal(positions(8, torch.tensor([0] * 4 + [2] * 4)), positions.weight.repeat(2, 1))
+    assert torch.equal(positions(4), positions.weight)
     model = GPSModel(4, 8, 3, 1, attn=lambda _: MaskedAttention(8), num_positions=4, pool="mean").eval()
-    x, edge_index = GRAPHS["path"].x.float(), path.edge_index
+    x, edge_index = GRAPHS["path"].x.float(), GRAPHS["path"].edge_index
     assert not torch.allclose(model(x.flip(0), edge_index), model(x, edge_index))
     model.positions.weight.data.zero_()  # without positions and edges, the order of nodes does not matter
     torch.testing.assert_close(model(x.flip(0), edge_index), model(x, edge_index))
     for names in (("star",), ("path", "isolated", "single")):
         with pytest.raises(ValueError, match=r"a position for each of 4 nodes, but a graph has [15].*'num_positions'"):
-            positions(batch_of(*names))
+            positions((batch := batch_of(*names)).num_nodes, batch.batch)
 
 
 ATTENTIONS = {

@@ -6,11 +6,10 @@ from torch.nn import Identity
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv
 
-from pyg_topomask.nn import FullAttention, GatedGCN, GPSNetwork, GPSStack, KMIPAttention, SANAttention
+from pyg_topomask.nn import HEADS, FullAttention, GatedGCN, GPSNetwork, GPSStack, KMIPAttention, SANAttention
 from pyg_topomask.nn.encoder.base import Encoder
 from pyg_topomask.nn.encoder.features import ConstantEdgeEncoder, LinearEdgeEncoder, LinearNodeEncoder
 from pyg_topomask.nn.graph_token import GraphToken
-from pyg_topomask.nn.head.graph import GraphHead
 from pyg_topomask.nn.head.mlp import NodeHead
 from pyg_topomask.ops import all_pairs
 from pyg_topomask.testing import GRAPHS, empty_graph
@@ -49,7 +48,7 @@ class Bias(Encoder):
 
 def network(conv, attn=None, head=None, edges=None, **settings):
     layers = GPSStack(C, 2, conv, attn, norm="layer_norm")
-    return GPSNetwork(LinearNodeEncoder(C, 4), layers, head or GraphHead(C, 3), edges, **settings)
+    return GPSNetwork(LinearNodeEncoder(C, 4), layers, head or HEADS["graph"](C, 3), edges, **settings)
 
 
 def gated(**settings):

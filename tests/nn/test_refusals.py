@@ -36,7 +36,7 @@ from pyg_topomask.nn import (
     TreeMask,
 )
 from pyg_topomask.nn.encoder.features import MLPNodeEncoder
-from pyg_topomask.nn.encoder.laplacian import EquivStableLapPE, LapPE, SignNet
+from pyg_topomask.nn.encoder.laplacian import LapPE, SignNet
 from pyg_topomask.nn.encoder.pair_bias import RelativeWalkBias
 from pyg_topomask.ops import deconvolve
 from pyg_topomask.testing import GRAPHS
@@ -65,7 +65,7 @@ def positioned(*position):
 
 
 ATTENTIONS = [
-    (lambda: PerformerAttention(8, redraw_interval=0), ValueError, r"'redraw_interval' must be at least 1 \(got 0\)"),
+    (lambda: PerformerAttention(8, num_features=0), ValueError, r"'num_features' must be at least 1 \(got 0\)"),
     (lambda: BigBirdAttention(8, block_size=0), ValueError, r"'block_size' must be at least 1 \(got 0\)"),
     (lambda: BigBirdAttention(8, num_random=-1), ValueError, r"'num_random' must be at least 0 \(got -1\)"),
     (lambda: biased(torch.zeros(24, 2)), ValueError, r"shape \[25, 2\].*or \[25, 1\] \(got \[24, 2\]\)"),
@@ -184,11 +184,6 @@ LAYERS = [
     (lambda: LapPE(8, model="GIN"), ValueError, "DeepSet, Transformer"),
     (lambda: LapPE(6, model="Transformer"), ValueError, "divisible by 'heads'"),
     (lambda: LapPE(8, raw_norm="BatchNorm"), ValueError, "'raw_norm' must be one of batch_norm, None"),
-    (
-        lambda: EquivStableLapPE(8, raw_norm="batch_norm", linear=False),
-        ValueError,
-        "raw_norm='batch_norm' changes them",
-    ),
     (lambda: MLPNodeEncoder(8, 4, layers=0), ValueError, r"'layers' must be at least 1 \(got 0\)"),
     (lambda: SignNet(8, model="GIN"), ValueError, "MLP, DeepSet"),
     (lambda: SignNet(8, layers=1), ValueError, "'layers' ≥ 2"),

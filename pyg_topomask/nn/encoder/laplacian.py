@@ -112,9 +112,7 @@ def _random_signs(graph: Data, vectors: Tensor) -> Tensor:
 class EquivStableLapPE(_EigenEncoder):
     r"""Eigenvectors for convolutions that use only distances :math:`\|p_i - p_j\|^2` (`GatedGCN`).
 
-    With ``linear=False`` the encodings are the eigenvectors themselves, as in the paper. Results computed from their
-    distances then depend neither on their signs nor on the basis of a repeated eigenvalue. The default is GraphGPS's
-    linear map and norm, which lose this property.
+    In the paper, the encodings are the eigenvectors themselves. Here they pass through GraphGPS's linear map and norm.
 
     Reference: Wang et al., *Equivariant and Stable Positional Encoding for More Powerful Graph Neural Networks*,
     ICLR 2022, arXiv:2203.00199.
@@ -123,31 +121,18 @@ class EquivStableLapPE(_EigenEncoder):
         channels: Width ``C`` of the linear map.
         max_freqs: Number ``k`` of eigenvectors.
         raw_norm: ``"batch_norm"`` normalises each frequency first; no norm if :obj:`None`.
-        linear: Whether to map eigenvectors to ``C`` channels. Otherwise the encoding has ``k`` channels.
         name: Name of the transform's attributes.
-
-    Raises:
-        ValueError: If there is a norm without the linear map.
     """
 
     def __init__(
-        self,
-        channels: int,
-        max_freqs: int = 10,
-        raw_norm: str | None = None,
-        linear: bool = True,
-        name: str = "laplacian",
+        self, channels: int, max_freqs: int = 10, raw_norm: str | None = None, name: str = "laplacian"
     ) -> None:
-        super().__init__(channels if linear else max_freqs, max_freqs, name)
-        if raw_norm is not None and not linear:
-            raise ValueError(f"linear=False keeps distances as they are, but raw_norm={raw_norm!r} changes them")
-        self.raw_norm = raw_norm_layer(raw_norm, max_freqs)
-        self.linear = Linear(max_freqs, channels) if linear else None
+        super().__init__(channels, max_freqs, name)
+        self.raw_norm, self.linear = raw_norm_layer(raw_norm, max_freqs), Linear(max_freqs, channels)
 
     def forward(self, graph: Data) -> Tensor:
-        """``[N, C]``, or ``[N, k]`` without the linear map."""
-        x = apply_norm(self.raw_norm, self.read_tables(graph, self.max_freqs)[0].nan_to_num())
-        return x if self.linear is None else self.linear(x)
+        """``[N, C]``."""
+        return self.linear(apply_norm(self.raw_norm, self.read_tables(graph, self.max_freqs)[0].nan_to_num()))
 
 
 class SignNet(_EigenEncoder):

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.init import normal_
-from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.encoder.base import Encoder
+from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.segment import size_groups
 
 
-class NodePositions(Encoder):
+class NodePositions(Resettable):
     """A learned vector for each node's number in its graph: absolute positions, for images and other equal graphs.
 
     **Not equivariant**: node ``i`` of every graph gets vector ``i``, so all graphs must number their nodes alike.
@@ -40,11 +39,7 @@ class NodePositions(Encoder):
         """Initialise all parameters again."""
         normal_(self.weight, std=0.02)
 
-    def forward(self, graph: Data) -> Tensor:
-        """``[N, C]``."""
-        return self.rows(int(graph.num_nodes), graph.get("batch"))
-
-    def rows(self, num_nodes: int, batch: Tensor | None = None) -> Tensor:
+    def forward(self, num_nodes: int, batch: Tensor | None = None) -> Tensor:
         """The vectors of ``num_nodes`` nodes in the graphs of ``batch``, ``[N, C]``; one graph if :obj:`None`."""
         sizes = [num_nodes]
         if torch.compiler.is_compiling():  # sizes of graphs cannot be read there
