@@ -33,14 +33,7 @@ from pyg_topomask.expressivity.refinement import TOLERANCE, classes_of, members_
 __all__ = ["TOLERANCE", "PairReport", "distinguishes", "laplacian_invariants", "pairs"]
 
 
-def distinguishes(
-    data1: Data,
-    data2: Data,
-    transform: Transform | None = None,
-    rounds: int | None = None,
-    *,
-    tolerance: float = TOLERANCE,
-) -> bool:
+def distinguishes(data1: Data, data2: Data, transform: Transform | None = None, rounds: int | None = None) -> bool:
     r"""Whether the S-SEG-WL test distinguishes two graphs.
 
     If it does not, no GraphGPS model whose attention reads only node features can.
@@ -52,10 +45,10 @@ def distinguishes(
     ``edge_index[:, e] = (u, v)``, ``v`` receives from ``u``; duplicate edges count repeatedly.
 
     Integers are compared exactly. Other numbers are sorted over both graphs, and neighbours in that order have the same
-    colour if they are within the tolerance, so that rounding noise cannot separate equal numbers. Eigenvectors from
-    :class:`~torch_geometric.transforms.AddLaplacianEigenvectorPE` depend on sign and basis, and are replaced by
-    :func:`laplacian_invariants`. Any other encoding is also computed on relabelled copies of each graph, and refused if
-    it is not equivariant. So a relabelled copy is never distinguished.
+    colour if they differ by at most :data:`TOLERANCE`, so that rounding noise cannot separate equal numbers.
+    Eigenvectors from :class:`~torch_geometric.transforms.AddLaplacianEigenvectorPE` depend on sign and basis, and are
+    replaced by :func:`laplacian_invariants`. Any other encoding is also computed on relabelled copies of each graph,
+    and refused if it is not equivariant. So a relabelled copy is never distinguished.
 
     Args:
         data1: A homogeneous graph with ``edge_index``; it is not modified.
@@ -64,16 +57,13 @@ def distinguishes(
             encodings if :obj:`None`.
         rounds: Number of refinement rounds, an upper bound for models of as many layers. If :obj:`None`, refine until
             no colour splits.
-        tolerance: Largest difference of numbers that count as equal. It is relative for numbers above 1.
 
     Raises:
         TypeError: If an input is not a single homogeneous graph, or ``rounds`` is not an integer.
         ValueError: If an encoding depends on the numbering of nodes or on chance, holds NaN or infinity, is missing on
-            one graph, or differs in width; the message names it. Also if ``rounds`` or ``tolerance`` is out of range.
+            one graph, or differs in width; the message names it. Also if ``rounds`` is negative.
     """
-    _check_settings(rounds, tolerance)
-    graphs = encode([data1, data2], transform, tolerance)
-    first, second = classes_of(graphs, rounds, tolerance)
+    first, second = _classes([data1, data2], transform, rounds)
     return first != second
 
 
@@ -103,13 +93,7 @@ class PairReport:
         return self.num_graphs * (self.num_graphs - 1) // 2
 
 
-def pairs(
-    dataset: Iterable[Data],
-    transform: Transform | None = None,
-    rounds: int | None = None,
-    *,
-    tolerance: float = TOLERANCE,
-) -> PairReport:
+def pairs(dataset: Iterable[Data], transform: Transform | None = None, rounds: int | None = None) -> PairReport:
     """Count the pairs of a data set's graphs that are distinguished, without and with encodings.
 
     All graphs are refined together, so the work grows with the size of the data set and not with the number of pairs.
@@ -118,26 +102,22 @@ def pairs(
 
     Args:
         dataset: Graphs, as for :func:`distinguishes`.
-        transform, rounds, tolerance: As for :func:`distinguishes`.
+        transform, rounds: As for :func:`distinguishes`.
 
     Raises:
         TypeError: If an entry is not a single homogeneous graph.
         ValueError: As for :func:`distinguishes`.
     """
-    _check_settings(rounds, tolerance)
     data = list(dataset)
-    count, without = len(data), members_of(classes_of(encode(data, None, tolerance), rounds, tolerance))
-    encoded = without
-    if transform is not None:
-        encoded = members_of(classes_of(encode(data, transform, tolerance), rounds, tolerance))
+    count, without = len(data), members_of(_classes(data, None, rounds))
+    encoded = without if transform is None else members_of(_classes(data, transform, rounds))
     return PairReport(count, _apart(count, without), _apart(count, encoded), without, encoded)
 
 
-def _check_settings(rounds: int | None, tolerance: float) -> None:
+def _classes(data: Sequence[Data], transform: Transform | None, rounds: int | None) -> list[int]:
     if rounds is not None:
         check_integer("rounds", rounds, 0)
-    if not 0 < tolerance < 1:
-        raise ValueError(f"'tolerance' must be between 0 and 1 (got {tolerance})")
+    return classes_of(encode(data, transform), rounds)
 
 
 def _apart(count: int, classes: Sequence[Sequence[int]]) -> int:

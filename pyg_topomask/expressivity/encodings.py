@@ -80,7 +80,7 @@ class _LaplacianInvariants(BaseTransform):
         return data
 
 
-def encode(dataset: Sequence[Data], transform: Transform | None, tolerance: float) -> list[EncodedGraph]:
+def encode(dataset: Sequence[Data], transform: Transform | None) -> list[EncodedGraph]:
     """Apply the transform; refuse encodings that are not equivariant.
 
     The inputs and torch's random state are not changed.
@@ -103,24 +103,23 @@ def encode(dataset: Sequence[Data], transform: Transform | None, tolerance: floa
             generator, copies = torch.Generator().manual_seed(0), []
             for data in [data for data in dataset for _ in range(_RELABELLINGS)]:
                 copies.append(_to_arrays(_apply(_relabelled(data, generator), transform)[0], roles))
-            _check_copies(graphs, copies, tolerance)
+            _check_copies(graphs, copies)
         return graphs
 
 
-def _check_copies(graphs: Sequence[EncodedGraph], copies: Sequence[EncodedGraph], tolerance: float) -> None:
+def _check_copies(graphs: Sequence[EncodedGraph], copies: Sequence[EncodedGraph]) -> None:
     """Refuse encodings by which the test would distinguish a graph from one of its relabelled copies.
 
     Args:
         graphs: The graphs.
         copies: The copies of the first graph, followed by those of the second one, and so on.
-        tolerance: Largest difference of numbers that count as equal.
     """
-    classes = classes_of([*graphs, *copies], None, tolerance)
+    classes = classes_of([*graphs, *copies], None)
     for number, moved in enumerate(copies):
         graph = graphs[number // _RELABELLINGS]
         if classes[len(graphs) + number] != classes[number // _RELABELLINGS]:
             keys = (*graph.node, *graph.edge)
-            blamed = next((key for key in ("edge_index", *keys) if _differ(graph, moved, key, tolerance)), "transform")
+            blamed = next((key for key in ("edge_index", *keys) if _differ(graph, moved, key)), "transform")
             raise ValueError(
                 f"{blamed!r} differs between a graph and a relabelled copy of it, because it depends on chance or on "
                 "the numbering of nodes. Results under it would be unreliable. Random encodings cannot be tested, and "
@@ -128,14 +127,14 @@ def _check_copies(graphs: Sequence[EncodedGraph], copies: Sequence[EncodedGraph]
             )
 
 
-def _differ(first: EncodedGraph, second: EncodedGraph, key: str, tolerance: float) -> bool:
+def _differ(first: EncodedGraph, second: EncodedGraph, key: str) -> bool:
     """Whether two graphs are distinguished by one encoding, or by none if it does not exist."""
 
     def only(graph: EncodedGraph) -> EncodedGraph:
         node, edge = ({key: rows[key]} if key in rows else {} for rows in (graph.node, graph.edge))
         return EncodedGraph(graph.num_nodes, graph.edge_index, node, edge)
 
-    return len(set(classes_of([only(first), only(second)], None, tolerance))) > 1
+    return len(set(classes_of([only(first), only(second)], None))) > 1
 
 
 _STRUCTURE = ("edge_index", "batch", "ptr")

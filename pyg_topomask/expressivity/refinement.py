@@ -38,14 +38,14 @@ class JoinedGraphs:
     num_graphs: int
 
 
-def unite(graphs: Sequence[EncodedGraph], tolerance: float, exact_only: bool) -> JoinedGraphs:
+def unite(graphs: Sequence[EncodedGraph], exact_only: bool) -> JoinedGraphs:
     """Join graphs, and number their colours and relations together."""
     counts = np.array([graph.num_nodes for graph in graphs])
     offset, num_nodes = np.cumsum(counts) - counts, int(counts.sum())
     source, target = np.concatenate([graph.edge_index + start for graph, start in zip(graphs, offset)], axis=1)
-    color = row_ids(_columns([graph.node for graph in graphs]), num_nodes, tolerance, exact_only)
+    color = row_ids(_columns([graph.node for graph in graphs]), num_nodes, exact_only)
     loop = (source == target).astype(np.int64)[:, None]
-    relation = row_ids([loop, *_columns([graph.edge for graph in graphs])], source.size, tolerance, exact_only)
+    relation = row_ids([loop, *_columns([graph.edge for graph in graphs])], source.size, exact_only)
     order = np.argsort(source, kind="stable")
     rowptr = np.searchsorted(source[order], np.arange(num_nodes + 1))
     number = np.repeat(np.arange(len(graphs)), counts)
@@ -63,7 +63,7 @@ def _columns(encodings: Sequence[dict[str, Array]]) -> list[Array]:
     return columns
 
 
-def row_ids(blocks: Sequence[Array], count: int, tolerance: float, exact_only: bool = False) -> Array:
+def row_ids(blocks: Sequence[Array], count: int, exact_only: bool = False) -> Array:
     """A number for each row of the blocks ``[count, F]`` side by side, equal for equal rows.
 
     With ``exact_only``, columns with fractions are ignored.
@@ -75,7 +75,7 @@ def row_ids(blocks: Sequence[Array], count: int, tolerance: float, exact_only: b
         elif not exact_only:
             order = np.argsort(column, kind="stable")
             value = column[order]
-            new = np.diff(value, prepend=value[0]) > tolerance * np.maximum(1.0, np.abs(value))
+            new = np.diff(value, prepend=value[0]) > TOLERANCE * np.maximum(1.0, np.abs(value))
             columns.append(np.cumsum(new)[np.argsort(order)])
     if not columns or count == 0:
         return np.zeros(count, dtype=np.int64)
@@ -144,27 +144,25 @@ def _signatures(union: JoinedGraphs, color: Array, changed: Array) -> tuple[Arra
     return node, item
 
 
-def classes_of(graphs: Sequence[EncodedGraph], rounds: int | None, tolerance: float) -> list[int]:
+def classes_of(graphs: Sequence[EncodedGraph], rounds: int | None) -> list[int]:
     """A number for each graph, equal for graphs that are not distinguished.
 
     Fractions are compared only among graphs whose integers agree, which avoids long chains of close values.
     """
-    classes = _histogram_classes(graphs, rounds, tolerance, exact_only=True)
+    classes = _histogram_classes(graphs, rounds, exact_only=True)
     for members in members_of(classes):
         some = [graphs[i] for i in members]
         if not all(_is_exact(a) for graph in some for rows in (graph.node, graph.edge) for a in rows.values()):
             start = max(classes) + 1
-            for i, number in zip(members, _histogram_classes(some, rounds, tolerance, exact_only=False)):
+            for i, number in zip(members, _histogram_classes(some, rounds, exact_only=False)):
                 classes[i] = start + number
     return classes
 
 
-def _histogram_classes(
-    graphs: Sequence[EncodedGraph], rounds: int | None, tolerance: float, exact_only: bool
-) -> list[int]:
+def _histogram_classes(graphs: Sequence[EncodedGraph], rounds: int | None, exact_only: bool) -> list[int]:
     if not graphs:
         return []
-    union = unite(graphs, tolerance, exact_only)
+    union = unite(graphs, exact_only)
     color = refine(union, union.color, rounds)
     color = color[np.lexsort((color, union.graph))]
     parts = np.split(color, np.cumsum([graph.num_nodes for graph in graphs])[:-1])

@@ -21,10 +21,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.cache import building
-from pyg_topomask.data import DiskGraph, GraphSource, save_edges, save_graph
+from pyg_topomask.data import DiskGraph, GraphSource, save_graph
 from pyg_topomask.data.disk import node_blocks, with_arrays
 from pyg_topomask.loader import SHARD, SHARDS
-from pyg_topomask.ops.csr import CSR, drop_zeros, edges_of_relation, relation_of, root_strengths, to_csr
+from pyg_topomask.ops.csr import CSR, drop_zeros, root_strengths, to_csr
 from pyg_topomask.ops.hashing import finish_graphs, hash_edges
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.sample import start_stream
@@ -34,7 +34,6 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.tensor_files import save_tensors
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.joined import JoinedEdges, join_edges
-from pyg_topomask.transforms.random_walks import with_relation
 
 _ROWS_TOGETHER, _STARTS_TOGETHER = 2**18, 2**16
 
@@ -45,13 +44,15 @@ def prepare(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks, settin
     Args:
         folder: The folder.
         graph: The graph; one on disk has distinct edges.
-        walks: The walks.
+        walks: The walks, on all edges.
         settings: What the walks depend on, which must equal that of an existing folder.
 
     Raises:
         RunError: If the folder is of other settings.
         ValueError: If a graph on disk has equal edges, or edges of weight 0.
     """
+    if walks.edge_type is not None:
+        raise ValueError(f"shards are of walks on all edges (got edge_type={walks.edge_type}); draw them in memory")
     if folder.exists():
         header = folder / SHARDS
         found = json.loads(header.read_text())["settings"] if header.is_file() else {}
@@ -60,15 +61,12 @@ def prepare(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks, settin
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with building(folder) as temporary:
-        relation = relation_of(walks.edge_type)
         if isinstance(graph, Data):
-            edge_index, weight, ptr = join_edges([with_relation(graph, relation)])
+            edge_index, weight, ptr = join_edges([graph])
             csr = drop_zeros(to_csr(edge_index, int(ptr[-1]), weight))
             edges = torch.stack([csr.row, csr.col])
             data = Data(edge_index=edges, edge_weight=csr.weight.double(), num_nodes=csr.num_nodes)
             graph = save_graph(temporary / "edges", data)
-        elif relation:
-            graph = _of_relation(temporary, graph, relation)
         total, root = torch.zeros(1, dtype=torch.int64), torch.empty(graph.num_nodes, dtype=torch.float64)
         for first, num_nodes, csr in _blocks(graph):
             total += hash_edges(csr.row + first, csr.col, num_nodes).sum(0)
@@ -79,26 +77,14 @@ def prepare(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks, settin
         arguments = {key: value for key, value in vars(walks).items() if not key.startswith("_")}
         content = {"settings": settings, "walks": arguments, "seed": int(seed)}
         (temporary / SHARDS).write_text(json.dumps(content))
-        for name in ("edges", "unweighted"):
-            shutil.rmtree(temporary / name, ignore_errors=True)
+        shutil.rmtree(temporary / "edges", ignore_errors=True)
 
 
-def _of_relation(folder: Path, graph: DiskGraph, relation: tuple[int, ...]) -> DiskGraph:
-    """The graph with the edges of a relation alone, and their weights."""
-    edges = (torch.stack([csr.row + first, csr.col.long()]) for first, _, csr in _blocks(graph, relation))
-    weights = (csr.weight for *_, csr in _blocks(graph, relation))
-    alone = save_edges(folder / "unweighted", edges, graph.num_nodes)
-    return with_arrays(folder / "edges", alone, {"edge_weight": weights}, "edge")
-
-
-def _blocks(graph: DiskGraph, relation: tuple[int, ...] = ()) -> Iterator[tuple[int, int, CSR]]:
+def _blocks(graph: DiskGraph) -> Iterator[tuple[int, int, CSR]]:
     """The first node, the number of all nodes, and the edges of consecutive rows, counted from the first."""
     source = GraphSource(graph)
     for nodes in node_blocks(graph.num_nodes, _ROWS_TOGETHER):
         row, place = source.edges_from(nodes)
-        if relation:
-            kept = edges_of_relation(graph.arrays["edge_type"][place], relation, place.numel())
-            row, place = row[kept], place[kept]
         weight = graph.arrays["edge_weight"][place].double() if "edge_weight" in graph.of_edges else None
         csr = CSR(
             Pattern(row, source.index[place], nodes.numel(), graph.num_nodes),

@@ -18,10 +18,9 @@ def plot_curves(
     metrics: Mapping[str, Any],
     keys: Sequence[str] = ("train_loss", "val_accuracy"),
     labels: Sequence[str] | None = None,
-    x: str = "epoch",
-    ax: Axes | Sequence[Axes] | None = None,
+    ax: Sequence[Axes] | None = None,
 ) -> Figure:
-    """Plot training curves of several models: the mean over seeds as a line with a band of one standard deviation.
+    """Plot training curves of several models: means over seeds by epoch as lines with bands of one standard deviation.
 
     The standard deviation is that of the population, as in the summary of a run.
 
@@ -31,7 +30,6 @@ def plot_curves(
             out, because Lightning writes training and validation values into separate rows.
         keys: Columns to plot, one per panel.
         labels: Labels of the vertical axes, with units; the columns' names if :obj:`None`.
-        x: Column of the horizontal axis.
         ax: The axes to draw on, one per key. A new figure if :obj:`None`.
 
     Returns:
@@ -44,7 +42,7 @@ def plot_curves(
     """
     if not metrics or not keys:
         raise ValueError(f"'metrics' and 'keys' must not be empty (got {len(metrics)} models and {len(keys)} keys)")
-    axes = panels(ax, len(keys), 5.2, 3.8)
+    axes = panels(len(keys), 5.2, 3.8)[1] if ax is None else ax
     labels = [key.replace("_", " ") for key in keys] if labels is None else list(labels)
     if not len(axes) == len(labels) == len(keys):
         raise ValueError(
@@ -53,12 +51,12 @@ def plot_curves(
     for panel, key, label in zip(axes, keys, labels):
         for i, (name, runs) in enumerate(metrics.items()):
             runs = list(runs) if isinstance(runs, (list, tuple)) else [runs]
-            where, mean, spread = _mean_and_spread(name, runs, x, key)
+            where, mean, spread = _mean_and_spread(name, runs, key)
             colour = PALETTE[i % len(PALETTE)]
             panel.plot(where, mean, color=colour, label=name, linewidth=1.8)
             if len(runs) > 1:
                 panel.fill_between(where, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
-        panel.set(xlabel=x, ylabel=label)
+        panel.set(xlabel="epoch", ylabel=label)
         integer_ticks(panel.xaxis)
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
@@ -67,14 +65,13 @@ def plot_curves(
     return figure
 
 
-def _mean_and_spread(name: str, runs: list[Any], x: str, key: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions ``[P]``, and at each of them the mean and standard deviation over the runs that reached it."""
+def _mean_and_spread(name: str, runs: list[Any], key: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Epochs ``[P]``, and at each of them the mean and standard deviation over the runs that reached it."""
     values: dict[float, list[float]] = {}
     for run in runs:
-        for column in (x, key):
-            if column not in run:
-                raise KeyError(f"'{name}' has no column '{column}' (it has {', '.join(map(str, run))})")
-        for at, value in zip(run[x], run[key]):
+        if key not in run:
+            raise KeyError(f"'{name}' has no column '{key}' (it has {', '.join(map(str, run))})")
+        for at, value in zip(run["epoch"], run[key]):
             if value is not None and value != "" and not np.isnan(float(value)):
                 values.setdefault(float(at), []).append(float(value))
     where = sorted(values)

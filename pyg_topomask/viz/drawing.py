@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +33,11 @@ def pyplot() -> Any:
     return plt
 
 
-def panels(ax: Axes | Sequence[Axes] | None, count: int, width: float, height: float) -> list[Axes]:
-    """The given axes as a list; a new figure of ``count`` panels of this size in inches if :obj:`None`."""
-    if ax is not None:
-        return list(ax) if isinstance(ax, (Sequence, np.ndarray)) else [ax]
+def panels(count: int, width: float, height: float) -> tuple[Any, list[Axes]]:
+    """A new figure of ``count`` panels of this size in inches."""
     size = (width * count, height)
-    return list(pyplot().subplots(1, count, figsize=size, layout="constrained", squeeze=False)[1][0])
+    figure, axes = pyplot().subplots(1, count, figsize=size, layout="constrained", squeeze=False)
+    return figure, list(axes[0])
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
@@ -90,32 +88,21 @@ def _layout(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
     return position / position.max().clip(1e-9)
 
 
-def checked_edges(edge_index: Tensor, num_nodes: int) -> np.ndarray:
-    """The edges as an array.
+def draw_edges(ax: Axes, edge_index: Tensor, num_nodes: int) -> tuple[np.ndarray, float]:
+    """Draw the edges of a graph; return the positions ``[N, 2]`` of its nodes and a suitable marker size.
 
     Raises:
-        ValueError: If they refer to a node that does not exist.
+        ValueError: If an edge has a node that does not exist, or a picture would show none of so many nodes.
     """
+    from matplotlib.collections import LineCollection
+
     edges = edge_index.detach().cpu().numpy()
     if edges.size and edges.max() >= num_nodes:
         raise ValueError(
             f"'edge_index' holds node {edges.max()}, but there are {num_nodes} nodes; do both belong to the same graph?"
         )
-    return edges
-
-
-def check_drawable(num_nodes: int) -> None:
-    """Refuse a graph without nodes, or with so many that a picture shows none of them. Raises ValueError."""
     if not 0 < num_nodes <= MAX_LAYOUT_NODES:
         raise ValueError(f"a graph of {num_nodes} nodes cannot be drawn legibly; the limit is {MAX_LAYOUT_NODES}")
-
-
-def draw_edges(ax: Axes, edge_index: Tensor, num_nodes: int) -> tuple[np.ndarray, float]:
-    """Draw the edges of a graph; return the positions ``[N, 2]`` of its nodes and a suitable marker size."""
-    from matplotlib.collections import LineCollection
-
-    edges = checked_edges(edge_index, num_nodes)
-    check_drawable(num_nodes)
     position = _layout(edges, num_nodes)
     ax.add_collection(LineCollection(list(position[edges.T]), colors="0.75", linewidths=0.7, zorder=1))
     ax.set_aspect("equal")

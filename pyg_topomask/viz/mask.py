@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,6 @@ def plot_mask(
     title: str | None = None,
     node: int | None = None,
     head: int = 0,
-    ax: Axes | Sequence[Axes] | None = None,
     symbol: str = "M",
 ) -> Figure:
     """Plot a mask, or weights of attention, as a heat map and, given the graph, one of its rows on the graph.
@@ -36,7 +34,6 @@ def plot_mask(
         title: Title of the heat map.
         node: The node whose row is drawn on the graph, as a star; a node with most neighbours if :obj:`None`.
         head: Number of the head, for a mask per head.
-        ax: The axes to draw on: two with a graph, one without. A new figure if :obj:`None`.
         symbol: Name of the matrix in labels.
 
     Returns:
@@ -45,19 +42,15 @@ def plot_mask(
     Units: mask entries are dimensionless weights.
 
     Raises:
-        ValueError: If the mask is not square, or the number of axes does not fit.
+        ValueError: If the mask is not square.
         IndexError: If ``head`` or ``node`` is out of range.
         ImportError: If matplotlib is missing.
     """
     matrix = _matrix(mask, head)
-    num_panels = 1 if edge_index is None else 2
-    axes = panels(ax, num_panels, 5.4, 4.6)
-    if len(axes) != num_panels:
-        raise ValueError(f"'ax' must hold {num_panels} axes: one for the matrix, one for a graph (got {len(axes)})")
+    figure, axes = panels(1 if edge_index is None else 2, 5.4, 4.6)
     image = axes[0].imshow(matrix, interpolation="nearest", **_scale(matrix))
     axes[0].set(xlabel="node $j$ (seen)", ylabel="node $i$ (sees)", title=title or f"mask ${symbol}$")
     integer_ticks(axes[0].xaxis, axes[0].yaxis)
-    figure: Any = axes[0].figure
     figure.colorbar(image, ax=axes[0], label=f"weight ${symbol}_{{ij}}$ (no unit, square-root scale)", **BAR)
     if edge_index is not None:
         _draw_row(axes[1], matrix, edge_index, node, symbol)

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from pyg_topomask.viz.drawing import PALETTE, integer_ticks, panels
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def plot_reach(
-    shares: Mapping[str, Tensor], title: str | None = None, ax: Axes | Sequence[Axes] | None = None
-) -> Figure:
+def plot_reach(shares: Mapping[str, Tensor], title: str | None = None) -> Figure:
     """Plot the share of a mask's mass against the number of hops, with a panel for each mask.
 
     Args:
         shares: Name of each mask, and its shares by hop of :func:`~pyg_topomask.ops.reach`, ``[K + 2]`` or
             ``[H, K + 2]``. The last share, of all further nodes, has a point of its own.
         title: Title of the figure.
-        ax: Axes to draw on, one for each mask. A new figure if :obj:`None`.
 
     Returns:
         The figure, which :func:`save_figure` writes.
 
     Raises:
-        ValueError: If there is another number of axes.
         ImportError: If matplotlib is missing.
     """
-    axes = panels(ax, len(shares), 4.2, 3.6)
+    figure, axes = panels(len(shares), 4.2, 3.6)
     most = max((float(by_hop.max()) for by_hop in shares.values()), default=1.0)
     for panel, (name, by_hop) in zip(axes, shares.items(), strict=True):
         by_head = by_hop.view(-1, by_hop.size(-1))
@@ -49,7 +44,6 @@ def plot_reach(
         panel.spines[["top", "right"]].set_visible(False)
         panel.legend(frameon=False, fontsize=8)
     axes[0].set_ylabel("share of a row's mass")
-    figure: Any = axes[0].figure
     if title:
         figure.suptitle(title)
     return figure

@@ -23,7 +23,6 @@ WALKS = {
     "corrected": {"diagonal": "corrected", "scheme": "antithetic"},
     "repelling": {"scheme": "repelling", "num_walks": 4, "importance": False},
     "lengths": {"lengths": "uniform", "max_length": 3, "independent": False},
-    "relation": {"edge_type": [0, 2]},
 }
 
 
@@ -33,9 +32,9 @@ def graph(weighted=True):
     edges, weight = torch.randint(39, (2, 150), generator=draw), torch.rand(150, generator=draw)
     if not weighted:
         edges = edges.unique(dim=1)
-        return Data(edge_index=edges, edge_type=torch.arange(edges.size(1)) % 3, num_nodes=40)
+        return Data(edge_index=edges, num_nodes=40)
     weight[3] = 0
-    return Data(edge_index=edges, edge_weight=weight, edge_type=torch.arange(150) % 3, num_nodes=40)
+    return Data(edge_index=edges, edge_weight=weight, num_nodes=40)
 
 
 @pytest.mark.parametrize("kind", ["weighted", "plain", "disk"])
@@ -58,6 +57,8 @@ def test_a_graph_on_disk_needs_distinct_edges(tmp_path):
     disk = save_graph(tmp_path / "graph", Data(edge_index=edges, num_nodes=2))
     with pytest.raises(ValueError, match="has equal edges"):
         prepare(tmp_path / "out", disk, AddRandomWalks(seed=0), {"shards": 1})
+    with pytest.raises(ValueError, match=r"on all edges \(got edge_type=1\)"):
+        prepare(tmp_path / "out", disk, AddRandomWalks(seed=0, edge_type=1), {"shards": 1})
     assert not (tmp_path / "out").exists()
 
 
