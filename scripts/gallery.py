@@ -95,11 +95,10 @@ this page.
 
 def graphs() -> dict[str, Data]:
     """The five graphs, by name."""
-    grid = nx.grid_2d_graph(6, 6)
     found = {
         "path": nx.path_graph(16),
         "tree": nx.balanced_tree(2, 3),
-        "grid": nx.relabel_nodes(grid, {place: number for number, place in enumerate(sorted(grid))}),
+        "grid": grid_of(6),
         "molecule": nx.from_edgelist(_CAFFEINE),
         "social network": nx.Graph(nx.karate_club_graph().edges),
     }
@@ -109,6 +108,11 @@ def graphs() -> dict[str, Data]:
         ordered.add_edges_from(graph.edges)
         made[name] = from_networkx(ordered)
     return made
+
+
+def grid_of(side: int) -> nx.Graph:
+    """A square grid, whose nodes are numbered row by row."""
+    return nx.convert_node_labels_to_integers(nx.grid_2d_graph(side, side), ordering="sorted")
 
 
 def operator_of(name: str, data: Data, **given: Any) -> MaskOperator | None:
@@ -138,14 +142,12 @@ def kinds() -> dict[str, list[Data]]:
     """Graphs of five kinds, on which the reach is measured."""
     real = {name: load_dataset(load(ROOT / "configs/grf" / f"{name}.yaml").config.dataset).graphs for name in _REAL}
     molecules, cora = ([real[name][number] for number in range(count)] for name, count in _REAL.items())
-    grid = nx.grid_2d_graph(20, 20)
     points = torch.rand(400, 3, generator=torch.Generator().manual_seed(0))
     nearest = torch.cdist(points, points).topk(9, largest=False).indices[:, 1:]
     near = torch.stack([torch.arange(400).repeat_interleave(8), nearest.flatten()])
-    in_order = nx.relabel_nodes(grid, {place: number for number, place in enumerate(sorted(grid))})
     return {
         "molecules": molecules,
-        "grid": [from_networkx(in_order)],
+        "grid": [from_networkx(grid_of(20))],
         "points": [Data(edge_index=to_undirected(near), num_nodes=400)],
         "Cora": cora,
         "tree": [from_networkx(nx.random_labeled_tree(400, seed=0))],

@@ -17,10 +17,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import PowerNorm
 from PIL import Image
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn import ATTENTION, HeatMask
-from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+from pyg_topomask.testing import prepared
 from pyg_topomask.viz.drawing import SEQUENTIAL, STAR, pyplot, save_figure
 
 ROOT = Path(__file__).parents[1]
@@ -29,20 +28,14 @@ RADIUS = 0.21  # points that are closer than this are neighbours
 NODE = 24  # the star
 STYLE: dict[str, Any] = {"cmap": SEQUENTIAL, "norm": PowerNorm(0.5, 0, 1)}
 
-# Name in configs: settings of the layer, and what the graph needs.
-LAYERS: dict[str, tuple[dict[str, Any], BaseTransform | None]] = {
-    "Linear": ({}, None),
-    "GRF": ({}, AddRandomWalks(64, seed=0)),
-    "GKAT": ({}, AddRandomWalks(64, halt_prob=0.0, independent=False, seed=0)),
-    "Masked": ({"mask": HeatMask(time=2.0)}, None),
-    "KMIP": ({"k": 4}, None),
-    "Primphormer": ({"num_virtual": 8, "rank": 8}, None),
-    "Exphormer": ({}, AddExpanderEdges(3, num_virtual=1, seed=0)),
-    "Transformer": ({}, None),
-    "Performer": ({}, None),
-    "BigBird": ({"num_random": 1}, None),
-    "SAN": ({"gamma": 0.1}, None),
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Masked": {"mask": HeatMask(time=2.0)},
+    "KMIP": {"k": 4},
+    "Primphormer": {"num_virtual": 8, "rank": 8},
+    "BigBird": {"num_random": 1},
+    "SAN": {"gamma": 0.1},
 }
+"""Settings of layers that have not their defaults."""
 START = {
     "Linear": "no mask",
     "GRF": "GRF: random walks",
@@ -74,10 +67,9 @@ def spread_points(generator: torch.Generator) -> torch.Tensor:
 
 def influence(name: str, data: Data) -> torch.Tensor:
     """The matrix ``[N, N]`` of the attention with this name."""
-    settings, transform = LAYERS[name]
-    graph = data.clone() if transform is None else transform(data.clone())
     torch.manual_seed(0)
-    layer = ATTENTION[name](CHANNELS, **settings).eval()
+    layer = ATTENTION[name](CHANNELS, **SETTINGS.get(name, {})).eval()
+    (graph,) = prepared(layer, [data], num_walks=64, degree=3, num_virtual=1)
     derivative = torch.autograd.functional.jacobian(lambda x: layer(x, graph=graph), data.x)  # [N, C, N, C]
     norms = torch.linalg.vector_norm(derivative, dim=(1, 3))
     return norms / norms.amax(dim=1, keepdim=True)
@@ -124,9 +116,9 @@ def main() -> None:
     made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     made.add_argument("--out", type=Path, default=ROOT / "docs" / "figures", help="folder of the pictures")
     out, data = made.parse_args().out, example()
-    for name in LAYERS:
+    for name in ATTENTION:
         save(draw_layer(name, data), out / f"{name.lower()}.png")
-    print(f"wrote {len(LAYERS)} pictures and {save(draw_start(data), out / 'start.png')}")
+    print(f"wrote {len(ATTENTION)} pictures and {save(draw_start(data), out / 'start.png')}")
 
 
 if __name__ == "__main__":

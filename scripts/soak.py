@@ -26,20 +26,14 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import _soak_entries as entries
 import torch
-from _soak_entries import (
-    WrongAnswerError,
-    call_attention,
-    call_attention_wrongly,
-    call_in_low_precision,
-    call_transform,
-    train_for_long,
-)
+from _soak_entries import WrongAnswerError
 
 from pyg_topomask.cache import cache_dir
 
@@ -105,9 +99,8 @@ def copy_libraries(cache: Path, folder: Path) -> None:
         shutil.copytree(libraries, folder / "cache" / libraries.name)
 
 
-def a_folder(draw: random.Random) -> AbstractContextManager[Path]:
-    """A new folder. In nine of ten trials it has the compiled libraries, because compiling takes most of a trial."""
-    return new_folder(compiled=draw.random() < 0.9)
+OFTEN = 0.9
+"""Share of trials that find the compiled libraries, because compiling takes most of a trial."""
 
 
 @cache
@@ -128,7 +121,7 @@ def end(folder: Path, out: str = "out") -> str:
 
 def kill(draw: random.Random) -> str:
     """Kill a run up to three times at random moments, and finish it."""
-    with a_folder(draw) as folder:
+    with new_folder(compiled=draw.random() < OFTEN) as folder:
         for _ in range(draw.randint(1, 3)):
             process = start(folder, "out")
             time.sleep(draw.uniform(2, 12))
@@ -139,7 +132,7 @@ def kill(draw: random.Random) -> str:
 
 def race(draw: random.Random) -> str:
     """Start runs at the same time on one cache, some with one output folder."""
-    with a_folder(draw) as folder:
+    with new_folder(compiled=draw.random() < OFTEN) as folder:
         outs = [draw.choice(["out", "other"]) for _ in range(3)]
         runs = [start(folder, out) for out in outs]
         for run in runs:
@@ -151,7 +144,7 @@ def race(draw: random.Random) -> str:
 
 def lack_space(draw: random.Random) -> str:
     """Let no file grow beyond a random size, then allow it."""
-    with a_folder(draw) as folder:
+    with new_folder(compiled=draw.random() < OFTEN) as folder:
         finish(start(folder, "out", int(2 ** draw.uniform(6, 17))), may_fail=True)
         return end(folder)
 
@@ -179,11 +172,11 @@ def damage_file(draw: random.Random) -> str:
 
 
 CHECKS: dict[str, Callable[[random.Random], str]] = {
-    "transforms": call_transform,
-    "attentions": call_attention,
-    "wrong arguments": call_attention_wrongly,
-    "precision": call_in_low_precision,
-    "training": train_for_long,
+    "transforms": entries.call_transform,
+    "attentions": entries.call_attention,
+    "wrong arguments": entries.call_attention_wrongly,
+    "precision": entries.call_in_low_precision,
+    "training": entries.train_for_long,
     "kills": kill,
     "races": race,
     "lack of space": lack_space,

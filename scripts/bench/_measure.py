@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import to_undirected
 
 from pyg_topomask.cache import replacing
 from pyg_topomask.tensor_files import load_tensors
-from pyg_topomask.viz.drawing import PALETTE
+from pyg_topomask.viz.drawing import PALETTE, pyplot, save_figure
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def bench_parser(doc: str, quick: str) -> argparse.ArgumentParser:
@@ -119,29 +121,12 @@ def exponent(sizes: list[int], values: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
-def pyplot() -> Any:
-    """Matplotlib's plotting module, without a display."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def save_plot(figure: Any, path: Path) -> None:
-    """Write a figure as PNG, and say so."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    pyplot().close(figure)
-    print(f"wrote {path}")
-
-
-def ring_with_bridges(num_nodes: int) -> Tensor:
-    """A ring of atoms with a bridge at every sixth: its bonds in one direction, ``[2, E]``."""
+def ring_with_bridges(num_nodes: int) -> Data:
+    """A ring of atoms with a bridge at every sixth."""
     ring = torch.arange(num_nodes)
     bridges = torch.stack([ring[::6], (ring[::6] + 5) % num_nodes])
-    return torch.cat([torch.stack([ring, (ring + 1) % num_nodes]), bridges], dim=1)
+    bonds = torch.cat([torch.stack([ring, (ring + 1) % num_nodes]), bridges], dim=1)
+    return Data(edge_index=to_undirected(bonds), num_nodes=num_nodes)
 
 
 def peptides(count: int) -> list[Data] | None:
@@ -152,6 +137,34 @@ def peptides(count: int) -> list[Data] | None:
         return None
     rows = [row for file in files for row in load_tensors(file)]
     return [Data(edge_index=edges, num_nodes=x.size(0)) for x, _, edges, *_ in islice(cycle(rows), count)]
+
+
+def drawn(
+    panels: Mapping[str, Any], path: Path, size: tuple[float, float], columns: int = 4
+) -> Iterator[tuple[Any, Any]]:
+    """Panels side by side, each with a title: its axes, and what it shows. At the end, the picture is written.
+
+    Args:
+        panels: Title of a panel -> what it shows.
+        path: The picture; without panels, none is written.
+        size: Inches of a panel.
+        columns: Largest number of panels side by side.
+    """
+    if not panels:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    inches = (size[0] * columns, size[1] * rows)
+    figure, axes = pyplot().subplots(rows, columns, figsize=inches, layout="constrained", squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, (title, shown) in zip(axes.flat, panels.items()):
+        axis.set_title(title)
+        yield axis, shown
+    print(f"wrote {save_figure(figure, path)}")
 
 
 def draw_lines(
@@ -166,21 +179,12 @@ def draw_lines(
         log: Logarithmic axes, ``""``, ``"x"``, ``"y"`` or ``"xy"``.
         columns: Largest number of panels side by side.
     """
-    if not panels:
-        return
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
-    size = (5 * columns, 4 * rows)
-    figure, axes = pyplot().subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    for axis, (title, lines) in zip(axes.flat, panels.items()):
+    for axis, lines in drawn(panels, path, (5, 4), columns):
         for number, (name, points) in enumerate(lines.items()):
             form, color = ("o-", "s--", "^:")[number // len(PALETTE) % 3], PALETTE[number % len(PALETTE)]
             axis.errorbar(*zip(*points), fmt=form, ms=4, lw=1.2, capsize=2, color=color, label=name)
-        axis.set(title=title, xlabel=x, ylabel=y, **{f"{name}scale": "log" for name in log})
+        axis.set(xlabel=x, ylabel=y, **{f"{name}scale": "log" for name in log})
         axis.legend(fontsize=8)
-    save_plot(figure, path)
 
 
 def machine() -> dict[str, Any]:
@@ -204,17 +208,8 @@ def save_json(path: Path, report: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A report; empty if the file does not exist or is damaged."""
-    try:
-        report = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except ValueError:
-        report = None
-    if not isinstance(report, dict):
-        print(f"{path} is damaged and will be replaced")
-        return {}
-    return report
+    """A report; empty if the file does not exist."""
+    return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def resumed(path: Path, settings: Mapping[str, Any], *parts: str) -> dict[str, Any]:

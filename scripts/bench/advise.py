@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import bench_parser, described, in_fresh_process, machine, markdown, save_json
+from _measure import CONFIGS, bench_parser, described, in_fresh_process, machine, markdown, save_json
 from runner import Watch, watched_run
 
 from pyg_topomask.run.advise.candidates import candidates
 from pyg_topomask.run.commands.advise import advise
 from pyg_topomask.run.config.load import load
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "grf"
 DATASETS = ("ENZYMES", "PROTEINS", "NCI1", "peptides-func", "Cora", "CiteSeer")
 ATTENTIONS = ("GRF", "Transformer")
 TOLERANCE = 0.3
@@ -41,7 +40,7 @@ def measured(path: Path, settings: list[str], epochs: int) -> dict[str, float | 
 
 def compare(name: str, attention: str, seconds: float, epochs: int) -> dict[str, Any]:
     """Prediction and measurement for one data set and attention."""
-    path, extra = CONFIGS / f"{name.lower()}.yaml", settings_of(name)
+    path, extra = CONFIGS / "grf" / f"{name.lower()}.yaml", settings_of(name)
     trial = advise(str(path), [attention], seconds, extra)[attention]
     if trial.problem:
         raise SystemExit(f"{name}, {attention}: {trial.problem}")

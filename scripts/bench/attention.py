@@ -13,6 +13,7 @@ Run: python scripts/bench/attention.py [--quick] [--only WORKLOAD …] [--out re
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,43 +109,34 @@ CONVS: dict[str, Callable[[int], Module]] = {"GINE": gine, "GatedGCN": GatedGCN}
 
 
 class PyGStack(Module):
-    """The same stack of PyG's own layers."""
+    """PyG's own layers, with `gine` and an attention of that kind."""
 
-    def __init__(self, load: Workload, attn_type: str) -> None:
+    def __init__(self, layers: int, channels: int, heads: int, kind: str, dropout: float = 0.0) -> None:
         super().__init__()
         self.layers = ModuleList(
-            GPSConv(load.channels, gine(load.channels), load.heads, attn_type=attn_type) for _ in range(load.layers)
+            GPSConv(channels, gine(channels), heads, dropout, attn_type=kind) for _ in range(layers)
         )
 
-    def forward(self, x: Tensor, batch: Batch, edge_attr: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, graph: Batch, edge_attr: Tensor) -> Tensor:
         for layer in self.layers:
-            x = layer(x, batch.edge_index, batch.batch, edge_attr=edge_attr)
+            x = layer(x, edge_index, batch, edge_attr=edge_attr)
         return x
 
 
-class OurStack(Module):
-    """The library's model without pooling, with the same width for input, layers and output."""
-
-    def __init__(self, load: Workload, attention: Callable[[int], Module] | None, conv: str) -> None:
-        super().__init__()
-        width, build_conv = load.channels, CONVS[conv]
-        self.model = GPSModel(width, width, width, load.layers, lambda _: build_conv(width), attention, edge_dim=width)
-
-    def forward(self, x: Tensor, batch: Batch, edge_attr: Tensor) -> Tensor:
-        return self.model(x, batch.edge_index, batch.batch, batch, edge_attr)
-
-
-def attention_of(name: str, load: Workload) -> Callable[[int], Module]:
-    """A function of the layer's number that builds an attention of the library."""
-    return lambda _: CLASSES[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
+def attention_of(name: str, load: Workload, layer: int) -> Module:
+    """An attention of the library, equal for each layer."""
+    return CLASSES[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
 
 
 def build(
     name: str, load: Workload, conv: str = "GINE"
 ) -> tuple[Module, Callable[..., Tensor] | None, tuple[str, ...]]:
-    """The stack, the attention of one layer as a function of ``(x, batch)``, and the graph attributes it requires."""
+    """The stack, the attention of one layer as a function of ``(x, batch)``, and the graph attributes it requires.
+
+    Our stack is a model without pooling, with the same width for input, layers and output.
+    """
     if name in PYG:
-        stack = PyGStack(load, PYG[name])
+        stack = PyGStack(load.layers, load.channels, load.heads, PYG[name])
         attn = stack.layers[0].attn
 
         def padded(x: Tensor, batch: Batch) -> Tensor:
@@ -154,10 +146,13 @@ def build(
             return attn(dense, dense, dense, key_padding_mask=~mask, need_weights=False)[0][mask]
 
         return stack, padded, ()
-    if name == "none":
-        return OurStack(load, None, conv), None, ()
-    stack = OurStack(load, attention_of(name, load), conv)
-    attn = attention_of(name, load)(0)
+
+    width, build_conv = load.channels, CONVS[conv]
+    attention = None if name == "none" else partial(attention_of, name, load)
+    stack = GPSModel(width, width, width, load.layers, lambda _: build_conv(width), attention, edge_dim=width)
+    if attention is None:
+        return stack, None, ()
+    attn = attention(0)
     return stack, lambda x, batch: attn(x, batch.batch, batch), tuple(getattr(attn, "requires", ()))
 
 
@@ -171,7 +166,8 @@ def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[
     edge_attr = torch.randn(batch.num_edges, load.channels)
 
     def step() -> None:
-        (stack(x, batch, edge_attr).sum() + auxiliary_loss(stack)).backward()
+        out = stack(x, batch.edge_index, batch.batch, batch, edge_attr)
+        (out.sum() + auxiliary_loss(stack)).backward()
 
     def attend() -> None:
         attention(x, batch).sum().backward()

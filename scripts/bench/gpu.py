@@ -14,38 +14,28 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import launches
 import torch
 from _measure import machine, save_json
-from launches import NAMES, graphs_of, model_of
-from torch.nn.functional import l1_loss
+from launches import NAMES, graphs_of, model_of, train_step
 from torch_geometric.data import Batch
-
-from pyg_topomask.nn import auxiliary_loss
 
 SIZES = {"small": launches.SIZES, "peptides": [8 + 67 * number % 287 for number in range(128)]}
 
 
-def step_of(name: str) -> tuple[Callable[[Batch], None], Batch]:
+def step_of(name: str) -> tuple[Callable[[Batch], Any], Batch]:
     """A training step, and its batch, of which each step takes a copy."""
     torch.manual_seed(0)
     model = model_of(name).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-    def step(batch: Batch) -> None:
-        optimizer.zero_grad()
-        out = model(batch.x, batch.edge_index, batch.batch, batch, batch.edge_attr)
-        (l1_loss(out, batch.y) + auxiliary_loss(model)).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
+    step = partial(train_step, model, torch.optim.AdamW(model.parameters(), lr=1e-3))
     return step, Batch.from_data_list(graphs_of(name)).to("cuda")
 
 
-def asked(step: Callable[[Batch], None], batch: Batch) -> dict[str, int]:
+def asked(step: Callable[[Batch], Any], batch: Batch) -> dict[str, int]:
     """Kernels and waits of one step."""
     batches = [batch.clone() for _ in range(2)]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
@@ -60,7 +50,7 @@ def asked(step: Callable[[Batch], None], batch: Batch) -> dict[str, int]:
     return {"kernels": kernels, "waits": sum("synchroniz" in str(warning.message) for warning in waits)}
 
 
-def timed(step: Callable[[Batch], None], batch: Batch) -> float:
+def timed(step: Callable[[Batch], Any], batch: Batch) -> float:
     """Milliseconds of one step."""
     batch = batch.clone()
     torch.cuda.synchronize()

@@ -4,7 +4,7 @@ Each attention of each config runs as if on CUDA on a small batch (`_as_if_cuda`
 kernels. Triton's compiler and NVIDIA's assembler, both part of the wheel, then make what a GPU would run. Spilled
 registers are kept in memory, which costs time, so the script fails if a kernel spills more than ``--most`` bytes.
 
-Run: TRITON_INTERPRET=0 python scripts/bench/kernels.py [--sm 80 90] [--only KERNEL …] [--widest] [--json FILE]
+Run: TRITON_INTERPRET=0 python scripts/bench/kernels.py [--sm 80 90] [--widest] [--json FILE]
 """
 
 import argparse
@@ -16,6 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 import triton
 from _as_if_cuda import DEVICE, AsIfCuda, to_cuda
-from _measure import save_json
+from _measure import CONFIGS, save_json
 from torch import Tensor
 from torch_geometric.data import Batch
 from triton.backends.compiler import GPUTarget
@@ -35,7 +36,6 @@ from pyg_topomask.run.model.attentions import attention_arguments, attentions_of
 from pyg_topomask.testing.examples import prepared
 from pyg_topomask.testing.graphs import GRAPHS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64"}
 SIZES = ("DIM", "WIDTH", "CHANNELS", "HEADS")
 SHOWN = (*SIZES, "KERNEL", "DROPPED")
@@ -119,12 +119,10 @@ def widest(found: list[Launch]) -> list[Launch]:
     return list(kept.values())
 
 
-def table(capabilities: list[int], only: list[str] | None, only_widest: bool) -> Iterator[dict[str, Any]]:
+def table(capabilities: list[int], only_widest: bool) -> Iterator[dict[str, Any]]:
     """A row for each kernel, its constants and a compute capability."""
-    chosen = [launch for launch in launches().values() if only is None or launch[1] in only]
-    chosen = widest(chosen) if only_widest else chosen
-    work = [(launch, sm) for launch in chosen for sm in capabilities]
-    for launch, sm in work:
+    found = list(launches().values())
+    for launch, sm in product(widest(found) if only_widest else found, capabilities):
         shape = {key: launch[3][key] for key in SHOWN if key in launch[3]}
         yield {"kernel": launch[1], **shape, "sm": sm, **compiled(launch, sm)}
 
@@ -132,14 +130,13 @@ def table(capabilities: list[int], only: list[str] | None, only_widest: bool) ->
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     options.add_argument("--sm", type=int, nargs="+", default=[80, 90], help="compute capabilities, without the dot")
-    options.add_argument("--only", nargs="+", help="names of kernels")
     options.add_argument("--widest", action="store_true", help="only the widest launch of each kernel and kind")
     options.add_argument("--most", type=int, default=64, help="spilled bytes that are allowed")
     options.add_argument("--json", type=Path, help="file of the table")
     given = options.parse_args()
     warnings.simplefilter("ignore")
     rows = []
-    for row in table(given.sm, given.only, given.widest):
+    for row in table(given.sm, given.widest):
         rows.append(row)
         print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
     if given.json is not None:

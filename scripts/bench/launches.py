@@ -9,7 +9,6 @@ Run: python scripts/bench/launches.py [--only NAME …] [--sites] [--json FILE]
 
 import argparse
 import warnings
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -17,26 +16,22 @@ from typing import Any
 import torch
 from _as_if_cuda import DEVICE, AsIfCuda, to_cuda
 from _measure import save_json
+from attention import PyGStack, gine
 from torch import Tensor
-from torch.nn import Linear, Module, ModuleList
+from torch.nn import Linear, Module
 from torch.nn.functional import l1_loss
+from torch.optim import AdamW, Optimizer
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import GINEConv, GPSConv, global_mean_pool
+from torch_geometric.nn import global_mean_pool
 from torch_geometric.utils import to_undirected
 
 from pyg_topomask.nn import ATTENTION, MASK, GPSModel, MaskedAttention, auxiliary_loss
-from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.testing.examples import prepared
 
 CHANNELS, HEADS, LAYERS, OUT = 64, 4, 4, 10
 SIZES = [12 + 7 * number % 23 for number in range(128)]
 GRID = 24  # nodes of each graph for masks of grids
 PYG = {"PyG multihead": "multihead", "PyG performer": "performer"}
-
-
-def gine() -> GINEConv:
-    """The convolution of all layers."""
-    return GINEConv(MLPHead(CHANNELS, CHANNELS, 2))
 
 
 class PyGModel(Module):
@@ -46,14 +41,10 @@ class PyGModel(Module):
         super().__init__()
         self.encoder, self.edges = (Linear(CHANNELS, CHANNELS) for _ in range(2))
         self.head = Linear(CHANNELS, OUT)
-        self.layers = ModuleList(
-            GPSConv(CHANNELS, gine(), heads=HEADS, dropout=0.1, attn_type=kind) for _ in range(LAYERS)
-        )
+        self.layers = PyGStack(LAYERS, CHANNELS, HEADS, kind, dropout=0.1)
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, graph: Batch, edge_attr: Tensor) -> Tensor:
-        x, edge_attr = self.encoder(x), self.edges(edge_attr)
-        for layer in self.layers:
-            x = layer(x, edge_index, batch, edge_attr=edge_attr)
+        x = self.layers(self.encoder(x), edge_index, batch, graph, self.edges(edge_attr))
         return self.head(global_mean_pool(x, batch, graph.num_graphs))  # type: ignore[no-any-return]
 
 
@@ -72,8 +63,8 @@ def model_of(name: str) -> Module:
     """Four layers with the attention of that name."""
     if name in PYG:
         return PyGModel(PYG[name])
-    attn = partial(attention_of, name)
-    return GPSModel(CHANNELS, CHANNELS, OUT, LAYERS, lambda _: gine(), lambda _: attn(), CHANNELS, "mean", dropout=0.1)
+    conv, attn = (lambda _: gine(CHANNELS)), (lambda _: attention_of(name))
+    return GPSModel(CHANNELS, CHANNELS, OUT, LAYERS, conv, attn, CHANNELS, "mean", dropout=0.1)
 
 
 def graphs_of(name: str) -> list[Data]:
@@ -100,21 +91,27 @@ def clip(grads: list[Tensor]) -> None:
     torch._foreach_mul_(grads, (1 / (norm + 1e-6)).clamp(max=1))
 
 
+def train_step(model: Module, optimizer: Optimizer, batch: Batch) -> Tensor:
+    """The loss of one step of training."""
+    optimizer.zero_grad()
+    out = model(batch.x, batch.edge_index, batch.batch, batch, batch.edge_attr)
+    loss = l1_loss(out, batch.y) + auxiliary_loss(model)
+    loss.backward()
+    clip([x.grad for x in model.parameters() if x.grad is not None])
+    optimizer.step()
+    return loss
+
+
 def step_of(name: str, graphs: list[Data]) -> tuple[AsIfCuda, Tensor]:
     """What the second of two steps asks for, and its loss."""
     torch.manual_seed(0)
     model = model_of(name)
     with AsIfCuda() as gpu:
-        optimizer = torch.optim.AdamW(to_cuda(model).parameters(), lr=1e-3, foreach=True)
+        optimizer = AdamW(to_cuda(model).parameters(), lr=1e-3, foreach=True)
         for _ in range(2):
             batch = Batch.from_data_list(graphs).to(DEVICE)
             gpu.clear()
-            optimizer.zero_grad()
-            out = model(batch.x, batch.edge_index, batch.batch, batch, batch.edge_attr)
-            loss = l1_loss(out, batch.y) + auxiliary_loss(model)
-            loss.backward()
-            clip([x.grad for x in model.parameters() if x.grad is not None])
-            optimizer.step()
+            loss = train_step(model, optimizer, batch)
     return gpu, loss
 
 

@@ -15,10 +15,10 @@ Run: python scripts/bench/operators.py [--quick] [--out results/bench]
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import isqrt
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from _measure import bench_parser, in_turns, keep_memory, machine, save_json
@@ -95,17 +95,8 @@ BUILD: dict[str, Callable[[int], MaskOperator]] = {
 }
 
 
-@contextmanager
-def compiled_code(used: bool) -> Iterator[None]:
-    """Switch compiled code on or off."""
-    before = os.environ.get("TOPOMASK_NATIVE")
-    os.environ["TOPOMASK_NATIVE"] = "1" if used else "0"
-    yield
-    os.environ.pop("TOPOMASK_NATIVE") if before is None else os.environ.update(TOPOMASK_NATIVE=before)
-
-
 def without_compiler(function: Callable[[], Any]) -> Any:
-    with compiled_code(False):
+    with patch.dict(os.environ, TOPOMASK_NATIVE="0"):
         return function()
 
 

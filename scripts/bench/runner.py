@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import lightning.pytorch as pl
 import torch
-from _measure import described, machine, save_json
+from _measure import CONFIGS, described, machine, save_json
 from rich.console import Console
 from torch.nn.utils import clip_grad_norm_
 
@@ -37,7 +37,6 @@ from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.optim import build_optimizer
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 DEFAULT = [CONFIGS / "grf" / name for name in ("enzymes.yaml", "cora.yaml")]
 
 

@@ -51,15 +51,11 @@ def build(name: str) -> Module:
 
 
 def prepare(attn: Module, num_nodes: int) -> Data:
-    """A ring with what the attention requires."""
-    return prepared(attn, [ring(num_nodes)], num_walks=8, degree=3)[0]
-
-
-def ring(num_nodes: int) -> Data:
-    """Each node joined to the next two."""
+    """A ring, each node joined to the next two, with what the attention requires."""
     node = torch.arange(num_nodes)
     one_way = torch.cat([torch.stack([node, (node + step) % num_nodes]) for step in (1, 2)], dim=1)
-    return Data(edge_index=torch.cat([one_way, one_way.flip(0)], dim=1), num_nodes=num_nodes)
+    ring = Data(edge_index=torch.cat([one_way, one_way.flip(0)], dim=1), num_nodes=num_nodes)
+    return prepared(attn, [ring], num_walks=8, degree=3)[0]
 
 
 def measure(name: str, num_nodes: int) -> dict[str, float]:

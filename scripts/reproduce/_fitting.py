@@ -12,11 +12,16 @@ from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINConv
 
-from pyg_topomask.nn import parameter_groups
+from pyg_topomask.nn import GPSModel, parameter_groups
 
 Batch = TypeVar("Batch")
-Predict = Callable[[Any], Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def begin(seed: int) -> None:
+    """One thread, and draws that begin at a seed."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
 
 
 def fit(
@@ -29,7 +34,7 @@ def fit(
     rate: float,
     decay: float,
     mask_lr: float | None = 25.0,
-) -> tuple[float, float]:
+) -> dict[str, Any]:
     """Train by AdamW under a one-cycle schedule; the model ends as after its epoch of the least validation error.
 
     Args:
@@ -42,7 +47,8 @@ def fit(
         mask_lr: The factor of `parameter_groups` for the parameters of masks, which have no weight decay.
 
     Returns:
-        The validation error, and seconds of processor time of the training without validation.
+        The validation error (``"val"``), seconds of processor time of the training without validation, and number of
+        parameters.
     """
     optimizer = torch.optim.AdamW(parameter_groups(model, rate, mask_lr, decay))
     rates = [group["lr"] for group in optimizer.param_groups]
@@ -63,24 +69,28 @@ def fit(
         if error < best:
             best, kept = error, {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(kept)
-    return best, seconds
+    return {"val": best, "seconds": seconds, "parameters": num_parameters(model)}
+
+
+def num_parameters(model: Module) -> int:
+    """Number of parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def fit_graphs(
-    model: Module, parts: Mapping[str, Any], predict: Predict, loss: Loss, error: Loss, size: int, **settings: Any
+    model: GPSModel, parts: Mapping[str, Any], loss: Loss, error: Loss, size: int, **settings: Any
 ) -> dict[str, Any]:
     """Train on batches of graphs, as `fit` does; see there.
 
     Args:
-        model: The model.
+        model: The model, which reads edge features if it has ``edge_dim``.
         parts: Graphs of ``"train"``, of another part for validation, and of ``"test"``, in this order.
-        predict: Predictions for a batch.
         loss, error: That of a step and that of a whole part, of predictions and targets.
         size: Graphs in a batch.
         **settings: ``epochs``, ``rate``, ``decay`` and ``mask_lr`` of `fit`.
 
     Returns:
-        Errors of validation and test, seconds, and number of parameters.
+        What `fit` does, and the error on the test part.
     """
     train, val, test = (
         DataLoader(graphs, size, shuffle=name == "train", drop_last=name == "train") for name, graphs in parts.items()
@@ -89,15 +99,20 @@ def fit_graphs(
     @torch.no_grad()
     def error_of(part: DataLoader) -> float:
         model.eval()
-        found, wanted = zip(*((predict(batch), batch.y) for batch in part))
+        found, wanted = zip(*((predict(model, batch), batch.y) for batch in part))
         return float(error(torch.cat(found), torch.cat(wanted)))
 
     def loss_of(batch: Any) -> Tensor:
-        return loss(predict(batch), batch.y)
+        return loss(predict(model, batch), batch.y)
 
-    best, seconds = fit(model, lambda: train, loss_of, lambda: error_of(val), steps=len(train), **settings)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return {"val": best, "test": error_of(test), "seconds": seconds, "parameters": parameters}
+    found = fit(model, lambda: train, loss_of, lambda: error_of(val), steps=len(train), **settings)
+    return found | {"test": error_of(test)}
+
+
+def predict(model: GPSModel, batch: Any) -> Tensor:
+    """Predictions for a batch."""
+    edges = None if model.edge_encoder is None else batch.edge_attr
+    return model(batch.x, batch.edge_index, batch.batch, batch, edges)
 
 
 def mlp(width: int) -> Module:

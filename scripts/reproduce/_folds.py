@@ -65,11 +65,7 @@ def errica_fold(dataset: str, fold: int) -> list[str]:
 def schedule(epochs: int, warmup: int, tag: str) -> list[str]:
     """Overrides for a run of that many epochs, in a folder of its own."""
     letters = "".join(letter if letter.isalnum() or letter == "." else "-" for letter in tag)
-    return [
-        f"optim.max_epoch={epochs}",
-        f"optim.num_warmup_epochs={warmup}",
-        f"name_tag={letters}",
-    ]
+    return [f"optim.max_epoch={epochs}", f"optim.num_warmup_epochs={warmup}", f"name_tag={letters}"]
 
 
 def planned(path: Path, tag: str, run: int, epochs: int, settings: Iterable[str]) -> list[str]:
@@ -220,12 +216,12 @@ class Comparison:
         what: What the results are, for the table.
         columns: Key of a row -> title of its column, for the first columns of the table.
         figures: Further columns of the table: title -> text, by the row and all rows.
-        scale, places: Factor and decimals of the results.
+        form: Factor and decimals of the results.
         metrics: Data set -> metric, which has its own factor and decimals.
         label: What the results are, in the plot.
-        panel, line: Title of a row's panel in the plot, and its name there; keys of the row are in braces.
         runs: Number of runs of each row.
-        rows: Key in the report -> the row without results, for one data set and method.
+        rows: Key in the report -> the row without results, for one data set and method. In the plot, the part of the
+            key before the colon names a panel.
         first: If given, all methods have a second row, trained for as many epochs as take the time of this method.
         absent: Whether a data set has no row of a method.
         optional: Data sets and methods that are run on request alone.
@@ -239,12 +235,9 @@ class Comparison:
     what: str = ""
     columns: Mapping[str, str] = field(default_factory=lambda: {"dataset": "data set", "method": "layers"})
     figures: Mapping[str, Figure] = field(default_factory=dict)
-    scale: float = 100
-    places: int = 2
+    form: tuple[float, int] = (100, 2)
     metrics: Mapping[str, str] = field(default_factory=dict)
     label: str = "test accuracy (%)"
-    panel: str = "{dataset}"
-    line: str = "{method}"
     runs: int = 3
     rows: Callable[[str, str], Mapping[str, Mapping[str, str]]] = one_row
     first: str | None = None
@@ -277,16 +270,18 @@ class Comparison:
     def _form(self, row: Mapping[str, Any]) -> tuple[float, int]:
         """Factor and decimals of the results of a row."""
         metric = self.metrics.get(row["dataset"])
-        return (self.scale, self.places) if metric is None else (100, 2) if metric in PERCENT else (1, 4)
+        return self.form if metric is None else (100, 2) if metric in PERCENT else (1, 4)
 
     def plot(self, report: Report, path: Path) -> None:
         """Validation results over time, with a panel for each data set, or the test results of all runs."""
         panels: dict[str, dict[str, Sequence[Any]]] = {}
         curves = all("curves" in row for row in report["rows"].values())
-        for row in report["rows"].values():
-            panel = panels.setdefault(self.panel.format_map(row), {})
+        for key, row in report["rows"].items():
+            panel, _, line = key.partition(": ")
+            if self.first is not None:
+                panel, line = f"{panel}, equal {row['equal']}", row["method"]
             scaled = [self._form(row)[0] * value for value in row["test"]]
-            panel[self.line.format_map(row)] = row["curves"] if curves else scaled
+            panels.setdefault(panel, {})[line] = row["curves"] if curves else scaled
         plot_curves(panels, path) if curves else plot_runs(panels, self.label, path)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:

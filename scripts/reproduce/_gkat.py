@@ -12,10 +12,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from _bench import read_json
-from _fitting import mean_and_spread
+from _fitting import begin, mean_and_spread, num_parameters
 from _folds import Comparison
-from torch import Tensor, manual_seed, no_grad, set_num_threads
+from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 from torch.nn.functional import cross_entropy, elu
 from torch.optim import Adam
@@ -37,11 +38,6 @@ GCN_WIDTHS = {2: (14, 14), 3: (10, 10, 10), 4: (8, 8, 8, 8), 5: (10, 8, 6, 6, 6)
 SGC_WIDTHS = {2: (10, 8), 3: (8, 6, 6), 4: (8, 5, 4, 4), 5: (6, 5, 4, 4, 4), 6: (6, 4, 4, 4, 4, 3)}
 SGC_FILTERS = {2: (4, 2), 3: (4, 2, 2), 4: (8, 2, 2, 2), 5: (8, 2, 2, 2, 2), 6: (8, 2, 2, 2, 2, 2)}
 """By the number of layers: each layer's heads of width 4, widths, and Chebyshev filters, from the paper's Table 5."""
-
-
-def num_parameters(model: Module) -> int:
-    """Number of trainable parameters."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def train_until_flat(
@@ -245,14 +241,14 @@ def train_graphs(
 def evaluate_graphs(model: Module, batches: Sequence[Batch]) -> tuple[float, float]:
     """Mean loss and accuracy over graphs."""
     model.eval()
-    loss, right, count = 0.0, 0, 0
-    with no_grad():
-        for batch in batches:
-            out = model(batch)
-            loss += float(cross_entropy(out, batch.y, reduction="sum"))
-            right += int((out.argmax(1) == batch.y).sum())
-            count += batch.num_graphs
-    return loss / count, right / count
+    with torch.no_grad():
+        out, y = torch.cat([model(batch) for batch in batches]), torch.cat([batch.y for batch in batches])
+    return loss_and_accuracy(out, y)
+
+
+def loss_and_accuracy(out: Tensor, y: Tensor) -> tuple[float, float]:
+    """Mean cross entropy and accuracy of logits."""
+    return float(cross_entropy(out, y)), float((out.argmax(1) == y).double().mean())
 
 
 @cache
@@ -271,8 +267,7 @@ def comparison(doc: str | None, name: str, tasks: Iterable[str], methods: Iterab
     """
 
     def run(row: Mapping[str, Any], seed: int, epochs: int, out: Path) -> dict[str, Any]:
-        set_num_threads(1)
-        manual_seed(seed)
+        begin(seed)
         task, (method, _, layers) = TASKS[row["dataset"]], row["method"].partition(", ")
         ours = method in task.gkat
         model = task.gkat[method]() if ours else task.baseline(method, int(layers[:1] or 2))
@@ -304,7 +299,7 @@ def comparison(doc: str | None, name: str, tasks: Iterable[str], methods: Iterab
             "in GKAT's epochs": lambda row, rows: mean_and_spread(row["early"], 1, 100),
             "published": lambda row, rows: TASKS[row["dataset"]].published.get(row["method"], "–"),
         },
-        places=1,
+        form=(100, 1),
         absent=lambda dataset, method: method == "GKAT-0" and method not in TASKS[dataset].gkat,
         optional=["GKAT-0"],
     )

@@ -2,9 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +85,22 @@ def error_rate(model: ImageModel, part: tuple[Tensor, Tensor], grids: Grids) -> 
     return float((found != part[1]).float().mean())
 
 
-def fit_images(
-    model: ImageModel,
-    pictures: Pictures,
-    grids: Grids,
-    validate: Callable[[], float],
-    epochs: int,
-    rate: float = RATE,
-) -> tuple[float, float]:
-    """Train on batches of images in random order, as `fit` does; see there."""
-    images, classes = pictures.parts["train"]
+def train_images(
+    model: ImageModel, pictures: Pictures, grids: Grids, drawn: Grids, epochs: int, rate: float = RATE
+) -> dict[str, Any]:
+    """Train on batches of images in random order, as `fit` does; see there.
+
+    Args:
+        model: The model.
+        pictures: The images of all parts.
+        grids, drawn: Grids of the training part, and of the others.
+        epochs, rate: Number of epochs, and largest learning rate.
+
+    Returns:
+        Accuracies and costs after the epoch of the best accuracy on the validation part, and that accuracy after each
+        epoch (``"curve"``).
+    """
+    (images, classes), curve = pictures.parts["train"], list[float]()
     steps = len(images) // BATCH
 
     def batches() -> Iterator[Tensor]:
@@ -104,18 +109,14 @@ def fit_images(
     def loss(rows: Tensor) -> Tensor:
         return cross_entropy(model(images[rows], grids), classes[rows])
 
-    return fit(model, batches, loss, validate, epochs, steps, rate, DECAY)
+    def validate() -> float:
+        error = error_rate(model, pictures.parts["val"], drawn)
+        curve.append(1 - error)
+        return error
 
-
-def train_images(
-    model: ImageModel, pictures: Pictures, grids: Grids, drawn: Grids, epochs: int, rate: float = RATE
-) -> dict[str, Any]:
-    """Results of a training, after the epoch of the best accuracy on the validation part; ``drawn`` are its grids."""
-    error, seconds = fit_images(
-        model, pictures, grids, partial(error_rate, model, pictures.parts["val"], drawn), epochs, rate
-    )
-    found = {"val": 1 - error, "test": 1 - error_rate(model, pictures.parts["test"], drawn), "seconds": seconds}
-    return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+    found = fit(model, batches, loss, validate, epochs, steps, rate, DECAY)
+    accuracies = {"val": 1 - found["val"], "test": 1 - error_rate(model, pictures.parts["test"], drawn)}
+    return found | accuracies | {"curve": curve}
 
 
 def classifier(pictures: Pictures, layers: int, positions: bool, pool: str = "mean", **branch: Any) -> ImageModel:

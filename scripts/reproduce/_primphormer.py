@@ -44,7 +44,6 @@ def comparison(doc: str | None, name: str, table: Mapping[str, Published]) -> Co
         "Results after the epoch of the best validation result, with the settings of the configs.",
         figures={"published": lambda row, rows: table[row["dataset"]].values.get(row["method"], "–")},
         metrics={dataset: published.metric for dataset, published in table.items()},
-        panel="{dataset}, equal {equal}",
         runs=4,
         first="Primphormer",
         absent=lambda dataset, method: not path_of(dataset, method).is_file(),

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from _bench import draw_lines, pyplot, save_json, save_plot
+from _bench import draw_lines, drawn, save_json
 
 from pyg_topomask.run import RunError, check_config
 from pyg_topomask.run.output.files import write_text
@@ -150,29 +150,19 @@ def plot_curves(panels: Mapping[str, Mapping[str, Curves]], path: Path) -> None:
     draw_lines(shown, path, "minutes of training", "validation result")
 
 
-def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, path: Path, columns: int = 4) -> None:
+def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, path: Path) -> None:
     """Draw a panel for each data set with a row for each method: a dot for each run and a line at their mean.
 
     Args:
         panels: Data set -> method -> results of the runs.
         label: What the results are.
         path: The picture; without results, none is written.
-        columns: Largest number of panels side by side.
     """
-    if not panels:
-        return
-    columns = min(columns, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    height = 1.2 + 0.3 * max(map(len, panels.values()))
-    size = (4.5 * columns, height * rows)
-    figure, axes = pyplot().subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    for axis, (title, methods) in zip(axes.flat, panels.items()):
+    height = 1.2 + 0.3 * max(map(len, panels.values()), default=0)
+    for axis, methods in drawn(panels, path, (4.5, height)):
         for row, values in enumerate(methods.values()):
             axis.plot(values, [row] * len(values), "o", ms=4, color=PALETTE[0], alpha=0.7)
             axis.plot([statistics.fmean(values)] * 2, [row - 0.3, row + 0.3], color=PALETTE[1])
         axis.set_yticks(range(len(methods)), list(methods))
         axis.invert_yaxis()
-        axis.set(title=title, xlabel=f"{label}; line: mean")
-    save_plot(figure, path)
+        axis.set_xlabel(f"{label}; line: mean")

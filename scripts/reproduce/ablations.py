@@ -125,13 +125,10 @@ COMPARISON = Comparison(
     },
     metrics={"peptides-func": "ap"},
     label="test result × 100",
-    panel="{dataset}, {method}",
-    line="{row}",
     rows=rows_of,
     optional=["peptides-func"],
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

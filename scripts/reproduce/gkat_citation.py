@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _fitting import begin, num_parameters
 from _folds import Comparison
-from _gkat import num_parameters, train_until_flat
+from _gkat import loss_and_accuracy, train_until_flat
 from _tables import start
 from torch import Tensor
 from torch.nn import Module
@@ -85,7 +86,7 @@ def train_nodes(model: Module, data: Data, redraw: Callable[[Data, int], Data] |
     def evaluate(part: str) -> tuple[float, float]:
         with torch.no_grad():
             out, y = model.eval()(data)[data[f"{part}_mask"]], data.y[data[f"{part}_mask"]]
-        return float(cross_entropy(out, y)), float((out.argmax(1) == y).float().mean())
+        return loss_and_accuracy(out, y)
 
     return train_until_flat(train, evaluate, epochs, PATIENCE)
 
@@ -99,8 +100,7 @@ def graph_of(name: str) -> Data:
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
-    torch.set_num_threads(1)
-    torch.manual_seed(run)
+    begin(run)
     graph, gat = graph_of(row["dataset"]).clone(), row["method"] == "GAT"
     net = NodeClassifier(graph.num_features, int(graph.y.max()) + 1, gat)
     walk = AddRandomWalks(NUM_WALKS, WALKS["max_length"], 0.0, independent=False, seed=run, transition="attention")
@@ -122,8 +122,7 @@ COMPARISON = Comparison(
     runs=10,
     optional=["PubMed", "dynamic GKAT"],
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

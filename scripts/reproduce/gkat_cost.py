@@ -12,22 +12,21 @@ and "GKAT-0, all pairs" do here. The citation graphs are random graphs of the sa
 """
 
 import argparse
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
-from _bench import described, draw_lines, in_fresh_process, machine, markdown, resumed
-from _tables import finish, positive, read_options, start, store, table_parser
+from _bench import described, draw_lines, in_fresh_process, in_turns, machine, markdown, resumed
+from _gkat import CYCLE_LENGTH, MOTIF_LENGTH, ROOT, TASKS
+from _tables import finish, read_options, start, store, table_parser
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GATConv
 from torch_geometric.utils import add_self_loops, erdos_renyi_graph, remove_self_loops
 
-from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
 from pyg_topomask.nn import GKATAttention, GKATConv
 from pyg_topomask.operators import DenseOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_softmax_attention
@@ -46,25 +45,33 @@ PUBLISHED = {
 """Speed of GKAT relative to GAT in training and in inference, and memory of GKAT relative to GKAT-0."""
 
 
-def graph_of(case: str, num_graphs: int, root: str) -> tuple[Data, int, int, int]:
+BATCHES = {"motif": ("caveman", 2, 9, 16), "cycle": ("induced cycle", 8, 4, 8)}
+"""A task of which a batch is made; heads, width of a head, and random features."""
+
+REPEATS, LARGEST_DENSE = 7, 5000
+"""Timed passes of each layer, and nodes of the largest graph whose pairs are all formed."""
+
+
+def graph_of(case: str, num_graphs: int) -> tuple[Data, int, int, int]:
     """A batch or graph with walks, and the layers' number of heads, head width, and number of random features."""
-    walk = AddRandomWalks(50, 6 if case == "cycle" else 3, 0.0, independent=False, seed=0)
-    if case in SIZES:
-        torch.manual_seed(0)
-        nodes, edges = SIZES[case]
-        edge_index = erdos_renyi_graph(nodes, 2 * edges / nodes / (nodes - 1))
-        return walk(Data(edge_index=edge_index, num_nodes=nodes)), 8, 8, 256
-    if case == "motif":
-        graphs = MotifDataset(f"{root}/motif", "caveman", num_graphs=num_graphs)
-        return Batch.from_data_list([walk(graph) for graph in graphs]), 2, 9, 16
-    graphs = InducedCycleDataset(f"{root}/cycle", num_graphs=num_graphs)
-    return Batch.from_data_list([walk(graph) for graph in graphs]), 8, 4, 8
+    name, *sizes = BATCHES.get(case, (case, 8, 8, 256))
+    walk = AddRandomWalks(50, length_of(case), 0.0, independent=False, seed=0)
+    if case in BATCHES:
+        return Batch.from_data_list([walk(graph) for graph in TASKS[name].load(ROOT, num_graphs)]), *sizes
+    torch.manual_seed(0)
+    nodes, edges = SIZES[case]
+    edge_index = erdos_renyi_graph(nodes, 2 * edges / nodes / (nodes - 1))
+    return walk(Data(edge_index=edge_index, num_nodes=nodes)), *sizes
+
+
+def length_of(case: str) -> int:
+    """Longest walk."""
+    return CYCLE_LENGTH if case == "cycle" else MOTIF_LENGTH
 
 
 def layers(case: str, heads: int, width: int, num_features: int) -> dict[str, Module]:
     """Layers by name."""
-    length = 6 if case == "cycle" else 3
-    channels = heads * width
+    length, channels = length_of(case), heads * width
     return {
         "GAT": GATConv(channels, width, heads),
         "GKAT": GKATAttention(channels, heads, num_features, max_length=length),
@@ -100,46 +107,46 @@ def dense_gat(layer: GATConv, x: Tensor, data: Data) -> Tensor:
     return masked_additive_attention(*scores, v, edges, data.get("batch"), "blocks").flatten(1) + layer.bias
 
 
-def memory(case: str, name: str, num_graphs: int, root: str) -> float:
+def memory(case: str, name: str, num_graphs: int) -> float:
     """Peak memory of a forward and backward pass, in MiB."""
-    data, heads, width, num_features = graph_of(case, num_graphs, root)
+    data, heads, width, num_features = graph_of(case, num_graphs)
     layer = layers(case, heads, width, num_features)[name]
     x = torch.randn(data.num_nodes, heads * width)
     return peak_mib(lambda: call(name, layer, x, data).sum().backward())
 
 
-def measure(case: str, num_graphs: int, options: argparse.Namespace) -> dict[str, Any]:
+def measure(case: str, num_graphs: int, repeats: int) -> dict[str, Any]:
     """Times and memory of one kind of graph."""
-    data, heads, width, num_features = graph_of(case, num_graphs, options.root)
+    data, heads, width, num_features = graph_of(case, num_graphs)
     x = torch.randn(data.num_nodes, heads * width)
     made = {
         name: layer
         for name, layer in layers(case, heads, width, num_features).items()
-        if not name.endswith("all pairs") or "batch" in data or data.num_nodes <= options.largest_dense
+        if not name.endswith("all pairs") or "batch" in data or data.num_nodes <= LARGEST_DENSE
     }
     return {
         "case": case,
         "nodes": data.num_nodes,
         "edges": data.num_edges,
         "pairs": made["GKAT"].mask(data).support.count(),
-        "ms": times(made, x, data, options.repeats),
-        "mib": {name: in_fresh_process(memory, case, name, num_graphs, options.root) for name in made},
+        "ms": times(made, x, data, repeats),
+        "mib": {name: in_fresh_process(memory, case, name, num_graphs) for name in made},
     }
 
 
 def times(made: Mapping[str, Module], x: Tensor, data: Data, repeats: int) -> dict[str, tuple[float, float]]:
     """Median milliseconds of each layer's inference and of its forward and backward pass; layers take turns."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in made}
-    for repeat in range(repeats + 1):
-        for name, layer in made.items():
-            first = time.process_time()
-            with torch.no_grad():
-                call(name, layer, x, new(data))
-            second = time.process_time()
-            call(name, layer, x, new(data)).sum().backward()
-            if repeat > 0:  # the first pass compiles, and builds what a single graph keeps
-                found[name].append((1e3 * (second - first), 1e3 * (time.process_time() - second)))
-    return {name: (median(p[0] for p in some), median(p[1] for p in some)) for name, some in found.items()}
+
+    def infer(name: str) -> None:
+        with torch.no_grad():
+            call(name, made[name], x, new(data))
+
+    def train(name: str) -> None:
+        call(name, made[name], x, new(data)).sum().backward()
+
+    calls = {(name, step): partial(step, name) for name in made for step in (infer, train)}
+    found = in_turns(calls, repeats)  # the first pass compiles, and builds what a single graph keeps
+    return {name: (found[name, infer], found[name, train]) for name in made}
 
 
 def new(data: Data) -> Data:
@@ -149,14 +156,14 @@ def new(data: Data) -> Data:
 
 def measured(cases: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """The report; rows of an earlier, interrupted run with the same settings are kept."""
-    num_graphs = 16 if options.quick else 128
-    settings = {"machine": machine(), "repeats": options.repeats, "graphs": num_graphs}
-    settings |= {"largest dense": options.largest_dense, "batches": "new in each call", "quick": options.quick}
+    num_graphs, repeats = (16, 2) if options.quick else (128, REPEATS)
+    settings = {"machine": machine(), "repeats": repeats, "graphs": num_graphs}
+    settings |= {"largest dense": LARGEST_DENSE, "batches": "new in each call", "quick": options.quick}
     report = resumed(options.out / f"{options.name}.json", settings, "rows")
     for case in cases:
         if case not in report["rows"]:
             print(f"measuring {case}", flush=True)
-            report["rows"][case] = measure(case, num_graphs, options)
+            report["rows"][case] = measure(case, num_graphs, repeats)
             store(report, lines, options)
     return report
 
@@ -206,13 +213,8 @@ def main() -> None:
     """Measure every kind of graph."""
     made = table_parser(__doc__, "gkat_cost", "a trial of minutes")
     made.add_argument("--cases", nargs="+", choices=CASES, help="default: all, or motif and cycle with --quick")
-    made.add_argument("--repeats", type=positive, default=7, help="timed passes of each layer; 2 with --quick")
-    made.add_argument("--largest-dense", type=int, default=5000, help="largest graph whose pairs are all formed")
-    made.add_argument("--root", default="results/data", help="folder of the generated graphs")
     options = read_options(made)
     torch.set_num_threads(1)  # processor time would count threads that wait for each other
-    if options.quick:
-        options.repeats = 2
     cases = options.cases or (("motif", "cycle") if options.quick else CASES)
     finish(measured(cases, options), lines, plot, options)
 

@@ -13,8 +13,7 @@ from _tables import start
 DEPTHS = ["", *(f", {layers} layers" for layers in GAT_HEADS if layers > 2)]
 ROWS = ["GKAT", *(f"{method}{depth}" for method in METHODS[1:] for depth in DEPTHS)]
 COMPARISON = comparison(__doc__, "gkat_cycle", [CYCLE.name], ROWS)
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

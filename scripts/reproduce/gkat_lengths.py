@@ -11,8 +11,7 @@ from _gkat import LENGTHS, comparison
 from _tables import start
 
 COMPARISON = comparison(__doc__, "gkat_lengths", [task.name for task in LENGTHS], ["GKAT"])
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -15,8 +15,7 @@ from _gkat import METHODS, TASKS, comparison
 from _tables import start
 
 COMPARISON = comparison(__doc__, "gkat_motif", TASKS, [*METHODS, "GKAT-0"])
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

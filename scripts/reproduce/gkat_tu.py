@@ -47,8 +47,7 @@ COMPARISON = Comparison(
     runs=10,
     optional=[name for name in PUBLISHED if name not in ("proteins", "enzymes", "nci1", "dd")],
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -72,17 +72,11 @@ def graphs(size: int) -> dict[str, Data]:
     found = {
         "kNN": knn,
         "grid": grid(side, side)[0],
-        "molecule": ring_with_bridges(size),
+        "molecule": ring_with_bridges(size).edge_index,
         "power law": barabasi_albert_graph(size, 2),
     }
-    return {
-        name: Data(edge_index=_simple(index), num_nodes=side**2 if name == "grid" else size)
-        for name, index in found.items()
-    }
-
-
-def _simple(edge_index: Tensor) -> Tensor:
-    return to_undirected(remove_self_loops(edge_index)[0])
+    simple = {name: to_undirected(remove_self_loops(index)[0]) for name, index in found.items()}
+    return {name: Data(edge_index=index, num_nodes=int(index.max()) + 1) for name, index in simple.items()}
 
 
 def normalized(data: Data) -> Tensor:

@@ -23,8 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from _fitting import gin, mean_and_spread
+from _fitting import begin, gin, mean_and_spread
 from _folds import Comparison
 from _images import (
     HEADS,
@@ -119,14 +118,14 @@ digits = cache(load_digits)
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
-    torch.set_num_threads(1)
     (side, positions), method, redrawn = KINDS[row["dataset"]], METHODS[row["method"]], row["method"] == REDRAWN
     pictures = digits(side, out.name == "quick")
-    torch.manual_seed(run)
+    begin(run)
     draws = [method.draw(layers_of(positions), run + more) for more in (0, OTHER_DRAW)]
     grids, others = (Grids(side, drawn, redrawn) for drawn in draws)
     model = model_of(method, pictures, positions)
     found = train_images(model, pictures, grids, others if redrawn else grids, epochs)  # redrawn: new in every part
+    del found["curve"]
     frozen = grids.transform is not None and not redrawn
     return found | {"other walks": 1 - error_rate(model, pictures.parts["test"], others) if frozen else None}
 
@@ -145,13 +144,11 @@ COMPARISON = Comparison(
     "Test accuracy (%) after the epoch of the best validation accuracy. Published: ImageNet / iNaturalist2021 / "
     "Places365, or ImageNet alone.",
     figures={"other walks": other_walks, "published": lambda row, rows: PUBLISHED.get(row["method"], "–")},
-    places=1,
-    panel="{dataset}, equal {equal}",
+    form=(100, 1),
     runs=5,
     first=FIRST,
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -45,14 +45,11 @@ COMPARISON = Comparison(
     make_run,
     "R², or the share of right classes (tree), and what is left to explain: the difference to 1.",
     figures={"left": lambda row, rows: mean_and_spread([1 - value for value in row["test"]])},
-    scale=1,
-    places=3,
+    form=(1, 3),
     label="R², or share of right classes, test",
-    panel="{dataset}, equal {equal}",
     first="GRF",
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -16,17 +16,18 @@ The same command continues an interrupted one.
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting import fit, gin, mean_and_spread
+from _fitting import begin, fit_graphs, gin, mean_and_spread, predict
 from _folds import Comparison
 from _tables import start
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.functional import mse_loss
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv
@@ -67,89 +68,61 @@ def _every_second(make: Callable[[int], Module], first: int) -> Callable[[int], 
     return lambda layer: make(layer) if layer % 2 == first else None
 
 
-@dataclass(frozen=True)
-class Method:
-    """Parts of a model: width and the functions that make the layers' branches."""
-
-    parts: Mapping[str, Any] = field(default_factory=dict)
-    width: int = WIDTH
-
-
-METHODS = {
-    FIRST: Method({"attn": lambda layer: (_linear if layer % 2 == 0 else _grf)(layer)}),
-    "GRF": Method({"attn": _grf}),
-    "linear": Method({"attn": _linear}),
-    "GIN": Method({"conv": _gin}),
-    "GCN": Method({"conv": _gcn}),
-    "GIN, width 64": Method({"conv": partial(_gin, width=64)}, 64),
-    "GCN, width 64": Method({"conv": partial(_gcn, width=64)}, 64),
-    "GIN interlacer": Method({"attn": _every_second(_linear, 0), "conv": _every_second(_gin, 1)}),
-    "GCN interlacer": Method({"attn": _every_second(_linear, 0), "conv": _every_second(_gcn, 1)}),
+METHODS: dict[str, dict[str, Any]] = {
+    FIRST: {"attn": lambda layer: (_linear if layer % 2 == 0 else _grf)(layer)},
+    "GRF": {"attn": _grf},
+    "linear": {"attn": _linear},
+    "GIN": {"conv": _gin},
+    "GCN": {"conv": _gcn},
+    "GIN, width 64": {"conv": partial(_gin, width=64), "channels": 64},
+    "GCN, width 64": {"conv": partial(_gcn, width=64), "channels": 64},
+    "GIN interlacer": {"attn": _every_second(_linear, 0), "conv": _every_second(_gin, 1)},
+    "GCN interlacer": {"attn": _every_second(_linear, 0), "conv": _every_second(_gcn, 1)},
 }
+"""Settings of the model."""
 
 TRANSFORM = AddRandomWalks(16, max_length=HOPS, halt_prob=0.3, seed=0)
 
 
-@dataclass(frozen=True)
-class Systems:
-    """Graphs of the three sets, and the scale of the targets ``[6]`` on the training set."""
-
-    train: list[Data]
-    val: list[Data]
-    test: list[Data]
-    scale: Tensor
-
-
 @cache
-def load_systems(force: str, particles: int, counts: Sequence[int]) -> Systems:
-    """Simulate the systems, and draw their walks."""
+def load_systems(force: str, particles: int, counts: Sequence[int]) -> tuple[dict[str, list[Data]], Tensor]:
+    """Simulate the systems, and draw their walks: graphs of the three parts, and the scale of targets ``[6]``."""
     with tempfile.TemporaryDirectory() as folder:
-        graphs = list(ParticleDataset(folder, force, sum(counts), particles, FRAMES))
-    graphs = TRANSFORM(graphs)
-    train, val = graphs[: counts[0]], graphs[counts[0] : counts[0] + counts[1]]
-    change = torch.cat([data.y for data in train])
-    scale = change.unflatten(1, (2, 3)).square().mean((0, 2)).sqrt().repeat_interleave(3)
-    return Systems(train, val, graphs[counts[0] + counts[1] :], scale)
+        graphs = iter(TRANSFORM(list(ParticleDataset(folder, force, sum(counts), particles, FRAMES))))
+    parts = {name: list(islice(graphs, count)) for name, count in zip(("train", "val", "test"), counts)}
+    change = torch.cat([data.y for data in parts["train"]])
+    return parts, change.unflatten(1, (2, 3)).square().mean((0, 2)).sqrt().repeat_interleave(3)
 
 
-def train(systems: Systems, name: str, epochs: int, seed: int) -> dict[str, float]:
+def train(parts: Mapping[str, list[Data]], scale: Tensor, name: str, epochs: int) -> dict[str, float]:
     """Train one model; errors on the test set are those of the epoch with the best validation error."""
-    torch.manual_seed(seed)
-    method = METHODS[name]
-    model = GPSModel(7, method.width, 6, LAYERS, **method.parts)
-    loader = DataLoader(systems.train, BATCH, shuffle=True)
+    model = GPSModel(in_channels=7, out_channels=6, num_layers=LAYERS, **{"channels": WIDTH} | METHODS[name])
 
-    def loss(batch: Data) -> Tensor:
-        out = model(batch.x, batch.edge_index, batch.batch, graph=batch)
-        return torch.nn.functional.mse_loss(out, batch.y / systems.scale)
+    def loss(out: Tensor, change: Tensor) -> Tensor:
+        return mse_loss(out, change / scale)
 
-    validate = partial(one_frame, model, systems.val, systems.scale)
-    best, seconds = fit(model, lambda: loader, loss, validate, epochs, len(loader), RATE, DECAY)
-    found = {"val": best, "test": one_frame(model, systems.test, systems.scale), "seconds": seconds}
-    found |= {f"frame {i + 1}": error for i, error in enumerate(rollout(model, systems.test, systems.scale))}
-    return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+    def error(out: Tensor, change: Tensor) -> Tensor:
+        """Mean squared error of the change of velocity over its variance."""
+        found, wanted = (scale * out)[:, 3:], change[:, 3:]
+        return (found - wanted).square().mean() / (wanted - wanted.mean(0)).square().mean()
+
+    found = fit_graphs(model, parts, loss, error, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
+    return found | {f"frame {i + 1}": value for i, value in enumerate(rollout(model, parts["test"], scale))}
 
 
-def predict(model: Module, graphs: Sequence[Data], scale: Tensor) -> list[Tensor]:
+def changes_of(model: GPSModel, graphs: Sequence[Data], scale: Tensor) -> list[Tensor]:
     """Predicted change ``[N, 6]`` of each graph, in evaluation mode."""
     model.eval()
     with torch.no_grad():
-        batches = DataLoader(graphs, 8)
-        out = [model(b.x, b.edge_index, b.batch, graph=b) * scale for b in batches]
+        out = [predict(model, batch) * scale for batch in DataLoader(graphs, 8)]
     return list(torch.cat(out).split([data.num_nodes for data in graphs]))
 
 
-def one_frame(model: Module, graphs: Sequence[Data], scale: Tensor) -> float:
-    """Mean squared error of the change of velocity over its variance."""
-    found, wanted = torch.cat(predict(model, graphs, scale))[:, 3:], torch.cat([data.y for data in graphs])[:, 3:]
-    return float((found - wanted).square().mean() / (wanted - wanted.mean(0)).square().mean())
-
-
-def rollout(model: Module, graphs: Sequence[Data], scale: Tensor) -> Iterator[float]:
+def rollout(model: GPSModel, graphs: Sequence[Data], scale: Tensor) -> Iterator[float]:
     """Error of the positions after each frame, over the mean square of the displacement until then."""
     now, rebuild = list(graphs), AddParticleGraph()
     for frame in range(FRAMES):
-        changes = predict(model, now, scale)
+        changes = changes_of(model, now, scale)
         for i, change in enumerate(changes):
             state = torch.cat([now[i].pos, now[i].vel], dim=1) + change
             now[i] = Data(pos=state[:, :3], vel=state[:, 3:])
@@ -161,10 +134,10 @@ def rollout(model: Module, graphs: Sequence[Data], scale: Tensor) -> Iterator[fl
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
-    torch.set_num_threads(1)
+    begin(run)
     force, particles = SYSTEMS[row["dataset"]]
     sizes = (32, QUICK_COUNTS) if out.name == "quick" else (particles, COUNTS)
-    return train(load_systems(force, *sizes), row["method"], epochs, run)
+    return train(*load_systems(force, *sizes), row["method"], epochs)
 
 
 COMPARISON = Comparison(
@@ -175,16 +148,13 @@ COMPARISON = Comparison(
     make_run,
     f"Errors of one frame, and of {FRAMES}, after the epoch of the best validation error.",
     figures={f"{FRAMES} frames": lambda row, rows: mean_and_spread(row[f"frame {FRAMES}"])},
-    scale=1,
-    places=3,
+    form=(1, 3),
     label="error of one frame, test",
-    panel="{dataset}, equal {equal}",
     runs=5,
     first=FIRST,
     optional=list(SYSTEMS)[2:],
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

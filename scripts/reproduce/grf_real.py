@@ -51,11 +51,9 @@ COMPARISON = Comparison(
     "Accuracy (%), and average precision on Peptides-func.",
     metrics=METRICS,
     label="test result × 100",
-    panel="{dataset}, equal {equal}",
     first="GRF",
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -24,11 +24,13 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
+from _fitting import begin
 from _folds import Comparison, run_folder, run_once, schedule
-from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, error_rate, fit_images, load_digits
+from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, load_digits, train_images
 from _tables import CONFIGS, start
-from torch import Tensor, finfo, int64, manual_seed
+from torch import Tensor, finfo, int64
 from torch.nn import functional
 from torch_geometric.utils import scatter
 
@@ -89,11 +91,8 @@ def recorded_ratios() -> Iterator[list[float]]:
         found.append(largest_ratio(out, v, batch))
         return out
 
-    masked.masked_linear_attention = recording  # type: ignore[assignment]
-    try:
+    with patch.object(masked, "masked_linear_attention", recording):
         yield found
-    finally:
-        masked.masked_linear_attention = attend
 
 
 @contextmanager
@@ -105,11 +104,8 @@ def batch_statistics() -> Iterator[None]:
         running = (mean, var) if training else (None, None)
         return norm(x, *running, weight, bias, True, *rest)
 
-    functional.batch_norm = by_batch  # type: ignore[assignment]
-    try:
+    with patch.object(functional, "batch_norm", by_batch):
         yield
-    finally:
-        functional.batch_norm = norm
 
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
@@ -130,23 +126,16 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
 
 def train_on_grids(normalizer: str, seed: int, epochs: int, quick: bool) -> dict[str, Any]:
     """Results of one model whose images all have the same walks."""
-    manual_seed(seed)
+    begin(seed)
     pictures = load_digits(8, quick)
     grids = Grids(pictures.side, AddRandomWalks(16, 4, 0.5, seed=seed))
     attn = partial(GRFAttention, WIDTH, HEADS, 4, normalizer=normalizer)
     width = pictures.parts["train"][0].size(-1)
     model = ImageModel(GPSModel(width, WIDTH, CLASSES, 2, attn=lambda _: attn(), pool="mean"))
-    curve: list[float] = []
-
-    def validate() -> float:
-        curve.append(1 - error_rate(model, pictures.parts["val"], grids))
-        return 1 - curve[-1]
-
     with recorded_ratios() as ratios:
-        error, seconds = fit_images(model, pictures, grids, validate, epochs)
-        test = 1 - error_rate(model, pictures.parts["test"], grids)
-    found = {"val": 1 - error, "test": test, "seconds": seconds, "fall": worst_fall(curve), "ratio": max(ratios)}
-    return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+        found = train_images(model, pictures, grids, grids, epochs)
+    fall = worst_fall(found.pop("curve"))
+    return found | {"fall": fall, "ratio": max(ratios)}
 
 
 COMPARISON = Comparison(
@@ -166,8 +155,7 @@ COMPARISON = Comparison(
     runs=5,
     absent=lambda dataset, normalizer: normalizer not in ROWS[dataset].denominators,
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

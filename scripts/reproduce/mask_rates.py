@@ -58,15 +58,12 @@ COMPARISON = Comparison(
     make_run,
     "Mean absolute error for logP (less is better), average precision for peptides-func, accuracy for ENZYMES.",
     {"dataset": "data", "method": "mask", "rate": "factor"},
-    scale=1,
-    places=3,
+    form=(1, 3),
     label="test result",
-    line="{method}, {rate}",
     runs=2,
     rows=rows,
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -51,8 +51,7 @@ COMPARISON = Comparison(
     "Test accuracy (%) after the epoch of the best validation accuracy.",
     {"dataset": "images", "method": "attention"},
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

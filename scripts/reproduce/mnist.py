@@ -20,8 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from _fitting import gin
+from _fitting import begin, gin
 from _folds import Comparison
 from _images import HEADS, WIDTH, Grids, ImageModel, Pictures, classifier, load_mnist_10k, train_images
 from _tables import start
@@ -70,14 +69,15 @@ pictures_of = cache(load_mnist_10k)
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
-    torch.set_num_threads(1)
-    torch.manual_seed(run)
+    begin(run)
     patch, positions, _ = KINDS[row["dataset"]]
     pictures = pictures_of(patch, out.name == "quick")
     model = model_of(row["method"], pictures, positions)
     prepare = that_add(model.model.requires, seed=run, max_hops=HOPS, **WALKS)
     grids = Grids(pictures.side, prepare, row["method"] == "GRF redrawn")
-    return train_images(model, pictures, grids, grids, epochs, RATE)
+    found = train_images(model, pictures, grids, grids, epochs, RATE)
+    del found["curve"]
+    return found
 
 
 COMPARISON = Comparison(
@@ -88,13 +88,11 @@ COMPARISON = Comparison(
     make_run,
     "Accuracy (%) after the epoch of the best validation accuracy. Rows of equal time have as many epochs as take the "
     f"time of the row {FIRST!r}.",
-    places=1,
-    panel="{dataset}, equal {equal}",
+    form=(100, 1),
     first=FIRST,
     absent=lambda dataset, method: dataset == "pixels" and method not in PIXELS,
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

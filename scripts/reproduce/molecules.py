@@ -78,8 +78,7 @@ COMPARISON = Comparison(
     figures={"difference": gap_to(lambda row: f"{row['dataset']}: no attention")},
     metrics={name: data.metric for name, data in DATASETS.items()},
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -14,27 +14,27 @@ read from $TOPOMASK_DATA. The same command continues an interrupted one.
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting import fit_graphs, mlp
+from _fitting import begin, fit_graphs, mlp, num_parameters
 from _folds import Comparison
 from _tables import start
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import l1_loss
 from torch_geometric.data import Data
-from torch_geometric.datasets import TUDataset
 from torch_geometric.nn import GINEConv
 from torch_geometric.transforms import AddRandomWalkPE, Compose
 
 from pyg_topomask.nn import FullAttention, GPSModel, GRFMask, HopMask, KMIPAttention, MaskedAttention
 from pyg_topomask.ops.hops import hop_pairs
-from pyg_topomask.run import RunError
+from pyg_topomask.run.config.dataset import DatasetConfig
+from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.errors import MissingDataError
 from pyg_topomask.transforms import that_add
 
 LAYERS, HEADS, BATCH, EPOCHS, RATE, DECAY, PARAMETERS = 4, 4, 128, 30, 2e-3, 1e-2, 180_000
@@ -76,9 +76,7 @@ def model_of(method: str, width: int, targets: int) -> GPSModel:
 
 def width_of(method: str, targets: int) -> int:
     """The width, a multiple of the heads, that comes closest to the wanted number of parameters."""
-    sizes = {
-        width: sum(p.numel() for p in model_of(method, width, targets).parameters()) for width in range(48, 128, 4)
-    }
+    sizes = {width: num_parameters(model_of(method, width, targets)) for width in range(48, 128, 4)}
     return min(sizes, key=lambda width: abs(sizes[width] - PARAMETERS))
 
 
@@ -87,16 +85,13 @@ def parts(target: str, quick: bool) -> dict[str, list[Data]]:
     """Training, validation and test graphs with their targets, ``y [1, T]``, which have mean 0 and deviation 1.
 
     Raises:
-        RunError: If the data are missing.
+        MissingDataError: If the data are missing.
     """
-    root = Path(os.environ.get("TOPOMASK_DATA", "data"))
-    raw, split = root / "TUDataset/MOSES-12k/raw", root / "splits/moses12k/split.json"
-    if not raw.is_dir() or not split.is_file():
-        raise RunError(f"MOSES-12k is missing ({raw} or {split}); set the environment variable TOPOMASK_DATA")
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "MOSES-12k").mkdir()
-        (Path(folder) / "MOSES-12k/raw").symlink_to(raw.resolve())
-        graphs = list(TUDataset(folder, "MOSES-12k"))
+    split = Path(os.environ.get("TOPOMASK_DATA", "data")) / "splits/moses12k/split.json"
+    if not split.is_file():
+        raise MissingDataError(f"MOSES-12k is missing ({split}); set the environment variable TOPOMASK_DATA")
+    config = DatasetConfig(format="PyG-TUDataset", name="MOSES-12k", task_type="regression")
+    graphs = list(load_dataset(config).graphs)
     of = autocorrelations if target != "logP" else lambda graph: graph.y.float().view(-1)
     values = torch.stack([of(graph) for graph in graphs])
     numbers = json.loads(split.read_text())
@@ -117,10 +112,9 @@ def autocorrelations(graph: Data) -> Tensor:
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
-    torch.set_num_threads(1)
+    begin(run)
     data = parts(row["dataset"], out.name == "quick")
     targets = data["train"][0].y.size(1)
-    torch.manual_seed(run)
     model = model_of(row["method"], width_of(row["method"], targets), targets)
     flat = "f = 1" in row["method"]
     walks = {"num_walks": 16, "halt_prob": 0.2 if flat else 0.5, "max_length": 10 if flat else 4, "max_hops": HOPS}
@@ -128,13 +122,8 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     if row["method"].startswith("RWSE"):
         prepare = Compose([AddRandomWalkPE(WALK_STEPS, attr_name=None), prepare])
     graphs = {name: prepare(part) for name, part in data.items()}
-
-    def predict(batch: Any) -> Tensor:
-        edges = batch.edge_attr if "GINE" in row["method"] else None
-        return model(batch.x, batch.edge_index, batch.batch, batch, edges)
-
     settings = {"epochs": epochs, "rate": RATE, "decay": DECAY, "mask_lr": row.get("mask_lr", 25.0)}
-    return fit_graphs(model, graphs, predict, l1_loss, l1_loss, BATCH, **settings)
+    return fit_graphs(model, graphs, l1_loss, l1_loss, BATCH, **settings)
 
 
 COMPARISON = Comparison(
@@ -145,12 +134,10 @@ COMPARISON = Comparison(
     make_run,
     "Mean absolute errors after the epoch of the least validation error. Autocorrelations are scaled to deviation 1, "
     "and averaged over 1 to 8 bonds.",
-    scale=1,
-    places=3,
+    form=(1, 3),
     label="mean absolute error, test",
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting import fit_graphs, gin
+from _fitting import begin, fit_graphs, gin
 from _folds import Comparison
 from _tables import start
 from torch import Tensor
@@ -83,17 +83,12 @@ def relative_error(found: Tensor, wanted: Tensor) -> Tensor:
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
-    torch.set_num_threads(1)
-    torch.manual_seed(run)
+    begin(run)
     model = model_of(row["method"])
     sizes = {name: count // 8 if out.name == "quick" else count for name, count in GRAPHS.items()}
     graphs = iter(that_add(model.requires, seed=run, max_hops=HOPS, **WALKS)(graphs_of(sum(sizes.values()))))
     parts = {name: [next(graphs) for _ in range(count)] for name, count in sizes.items()}
-
-    def predict(batch: Any) -> Tensor:
-        return model(batch.x, batch.edge_index, batch.batch, batch)
-
-    return fit_graphs(model, parts, predict, mse_loss, relative_error, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
+    return fit_graphs(model, parts, mse_loss, relative_error, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
 
 
 COMPARISON = Comparison(
@@ -103,12 +98,10 @@ COMPARISON = Comparison(
     METHODS,
     make_run,
     "Mean squared error over the variance, after the epoch of the least validation error.",
-    scale=1,
-    places=3,
+    form=(1, 3),
     label="mean squared error over variance, test",
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

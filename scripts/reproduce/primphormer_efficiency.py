@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from _bench import described, draw_lines, in_fresh_process, machine, markdown, resumed, save_json
-from _tables import finish, positive, read_options, start, table_parser
+from _tables import finish, read_options, start, table_parser
 from attention import measure
 
 DATASETS = ("CIFAR10", "MalNet-Tiny", "PascalVOC-SP", "Peptides-func")
@@ -88,11 +88,9 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
 def main() -> None:
     parser = table_parser(__doc__, "primphormer_efficiency", "only Peptides-func, one timed step")
     parser.add_argument("--datasets", nargs="+", choices=DATASETS, help="default: all, or Peptides-func with --quick")
-    parser.add_argument("--repeats", type=positive, default=9, help="number of timed steps in a round")
-    parser.add_argument("--rounds", type=positive, default=3, help="number of rounds, in which all methods take turns")
     options = read_options(parser)
     datasets = options.datasets or (["Peptides-func"] if options.quick else list(DATASETS))
-    rounds, repeats = (1, 1) if options.quick else (options.rounds, options.repeats)
+    rounds, repeats = (1, 1) if options.quick else (3, 9)  # timed steps in a round
     report = measured(options.out / f"{options.name}.json", rounds, repeats, datasets)
     finish(report, lines, plot, options)
 

@@ -18,8 +18,7 @@ TABLE = {
 }
 
 COMPARISON = comparison(__doc__, "primphormer_gnn_benchmark", TABLE)
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -29,8 +29,7 @@ TABLE = {
 """Results from the Primphormer paper's Table 1 (Transformer: its GraphGPS row) and from the k-MIP paper."""
 
 COMPARISON = comparison(__doc__, "primphormer_lrgb", TABLE)
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -3,8 +3,9 @@
     python scripts/reproduce/redraw.py                                       # pictures go to results/published
     python scripts/reproduce/redraw.py results/reproduce/grf_real/grf_real.json    # store this report first
 
-A report NAME.json gives the table of the page NAME.md by ``lines(report)`` of the script NAME.py, and its picture by
-``plot(report, path)``. The text before the table stays, and so do pages without a report. Nothing is run.
+A report NAME.json gives the table of the page NAME.md by ``lines(report)`` of the script NAME.py or of its
+``COMPARISON``, and its picture by ``plot(report, path)``. The text before the table stays, and so do pages without a
+report. Nothing is run.
 """
 
 import argparse
@@ -23,9 +24,15 @@ from pyg_topomask.run.output.files import write_text
 ROOT = Path(__file__).parents[2]
 
 
+def script_of(name: str) -> Any:
+    """What has the functions ``lines`` and ``plot`` of a report: the `Comparison` of a script, or the script."""
+    script = importlib.import_module(name)
+    return getattr(script, "COMPARISON", script)
+
+
 def redrawn(name: str, report: Mapping[str, Any]) -> str:
     """The table that a report gives."""
-    return "\n".join(importlib.import_module(name).lines(report)) + "\n"
+    return "\n".join(script_of(name).lines(report)) + "\n"
 
 
 def checked(path: Path) -> dict[str, Any]:
@@ -59,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for path in sorted(stored.glob("*.json")):
         report = json.loads(path.read_text())
         publish_table(options.results / f"{path.stem}.md", redrawn(path.stem, report))
-        importlib.import_module(path.stem).plot(report, options.pictures / f"{path.stem}.png")
+        script_of(path.stem).plot(report, options.pictures / f"{path.stem}.png")
     write_text(options.results.resolve().parent / "papers.md", page(stored))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting import fit_graphs
+from _fitting import begin, fit_graphs
 from _folds import Comparison
 from _tables import start
 from near_far import relative_error
@@ -106,18 +106,13 @@ def graphs_of(target: str, count: int) -> list[Data]:
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
-    torch.set_num_threads(1)
-    torch.manual_seed(run)
+    begin(run)
     masks, heads = MASKS[row["method"].removesuffix(", walks")](walks if "walks" in row["method"] else exact)
     model = GPSModel(4, WIDTH, 1, 1, attn=lambda _: MaskedAttention(WIDTH, HEADS, "elu1", masks, mask_heads=heads))
     walked = [AddRandomWalks(seed=run, max_length=LENGTH, edge_type=kept, name=name_of(kept)) for kept in TABLES]
     prepared = iter(Compose(walked)(graphs_of(row["dataset"], sum(GRAPHS.values()))))
     parts = {name: [next(prepared) for _ in range(count)] for name, count in GRAPHS.items()}
-
-    def predict(batch: Any) -> Tensor:
-        return model(batch.x, batch.edge_index, batch.batch, batch)
-
-    return fit_graphs(model, parts, predict, mse_loss, relative_error, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
+    return fit_graphs(model, parts, mse_loss, relative_error, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
 
 
 COMPARISON = Comparison(
@@ -128,12 +123,10 @@ COMPARISON = Comparison(
     make_run,
     "Mean squared error over the variance, after the epoch of the least validation error.",
     {"dataset": "target", "method": "masks"},
-    scale=1,
-    places=3,
+    form=(1, 3),
     label="mean squared error over variance, test",
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

@@ -124,8 +124,7 @@ COMPARISON = Comparison(
     runs=10,
     optional=[dataset for dataset in EPOCHS if dataset.endswith(LONG)],
 )
-lines, plot, main = COMPARISON.lines, COMPARISON.plot, COMPARISON.main
 
 
 if __name__ == "__main__":
-    start(main)
+    start(COMPARISON.main)

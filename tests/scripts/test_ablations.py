@@ -49,9 +49,9 @@ def test_data_that_are_missing_are_left_out(script, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(script, "run_once", run_once)
     both = ["--quick", "--datasets", "enzymes", "proteins", "--methods", "k-MIP", "--out", str(tmp_path)]
     missing = ["enzymes"]
-    script.main(both)
+    script.COMPARISON.main(both)
     assert "enzymes is left out: the raw files are nowhere" in capsys.readouterr().out
     assert "| proteins | k-MIP | all keys |" in (tmp_path / "quick/ablations.md").read_text()
     missing.append("proteins")
     with pytest.raises(folds.RunError, match="nothing was run, because no data set was found"):
-        script.main([*both[:-1], str(tmp_path / "other")])
+        script.COMPARISON.main([*both[:-1], str(tmp_path / "other")])

@@ -42,7 +42,8 @@ def calls_of(monkeypatch):
 
 
 def test_models_have_the_sizes_of_the_paper(scripts):
-    from _gkat import GAT_HEADS, TASKS, cycle_baseline, cycle_gkat, motif_baseline, motif_gkat, num_parameters
+    from _fitting import num_parameters
+    from _gkat import GAT_HEADS, TASKS, cycle_baseline, cycle_gkat, motif_baseline, motif_gkat
 
     assert num_parameters(cycle_gkat()) == 242
     for method, sizes in SIZES_OF_CYCLES.items():
@@ -60,9 +61,9 @@ def test_motifs_and_cycles(scripts, calls_of, monkeypatch, tmp_path):
     trained, script, out = calls_of(_gkat, "train_graphs"), scripts("gkat_motif"), tmp_path / "out"
     arguments = ["--datasets", "grid", "induced cycle", "--runs", "2", "--epochs", "2", "--out", str(out)]
     with pytest.raises(RunError, match="add it to --methods"):
-        script.main([*arguments[:-1], str(tmp_path / "part"), "--methods", "GAT"])
+        script.COMPARISON.main([*arguments[:-1], str(tmp_path / "part"), "--methods", "GAT"])
     arguments += ["--methods", "GKAT", "SGC", "GKAT-0"]
-    script.main(arguments)
+    script.COMPARISON.main(arguments)
     rows = json.loads((out / "gkat_motif.json").read_text())["rows"]
     found = [f"grid: {method}" for method in ("GKAT", "SGC", "GKAT-0")]
     assert list(rows) == [*found, "induced cycle: GKAT", "induced cycle: SGC"]  # which has no GKAT-0
@@ -77,10 +78,10 @@ def test_motifs_and_cycles(scripts, calls_of, monkeypatch, tmp_path):
             assert row["method"] == "GKAT-0" or seconds <= budget or epochs == 1
     assert "| in GKAT's epochs | published |" in (out / "gkat_motif.md").read_text()
     assert (out / "gkat_motif.png").stat().st_size > 0
-    script.main(arguments)
+    script.COMPARISON.main(arguments)
     assert len(trained) == 10  # kept, not trained again
     methods = ["--methods", "GKAT", "GAT, 3 layers"]
-    scripts("gkat_cycle").main(["--runs", "1", "--epochs", "2", "--out", str(out), *methods])
+    scripts("gkat_cycle").COMPARISON.main(["--runs", "1", "--epochs", "2", "--out", str(out), *methods])
     assert sum(isinstance(layer, GATConv) for layer in trained[-1][0].layers) == 3
 
 
@@ -91,7 +92,7 @@ def test_what_cannot_be_done_is_said_ahead(scripts, tmp_path, capsys):
         (["--epochs", "0"], "'0' is not a positive integer"),
     ):
         with pytest.raises(SystemExit):
-            scripts("gkat_motif").main(options)
+            scripts("gkat_motif").COMPARISON.main(options)
         assert message in capsys.readouterr().err
     tables = importlib.import_module("_tables")
     with pytest.raises(SystemExit, match="error: no data"):
@@ -153,7 +154,7 @@ def test_citation_graphs(scripts, calls_of, monkeypatch, tmp_path):
     monkeypatch.setattr(script, "load_dataset", lambda config: LoadedDataset([data], None))
     trained, redrawn = calls_of(script, "train_nodes"), calls_of(script, "redraw_walks")
     arguments = ["--quick", "--datasets", "CiteSeer", "--out", str(tmp_path)]
-    script.main([*arguments, "--methods", "GKAT", "dynamic GKAT", "GAT"])
+    script.COMPARISON.main([*arguments, "--methods", "GKAT", "dynamic GKAT", "GAT"])
     assert [call[2] for call in redrawn] == [1]  # the second epoch of dynamic GKAT
     assert len(trained) == 3
     for _, graph, *_ in trained:
@@ -173,12 +174,12 @@ def test_tu_data(scripts, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(script, "run_once", run_once)
     monkeypatch.setenv("TOPOMASK_DATA", str(tmp_path))
     options = ["--runs", "2", "--out", str(tmp_path / "out"), "--datasets"]
-    script.main([*options, "proteins", "collab"])
+    script.COMPARISON.main([*options, "proteins", "collab"])
     assert made == [("proteins", "dataset.split_mode=errica", f"dataset.split_index={fold}") for fold in (0, 1)]
     assert "| 75.8 ± 3.8 |" in (tmp_path / "out/gkat_tu.md").read_text()
     assert "collab is left out: the folds of social graphs with degrees" in capsys.readouterr().out
     (tmp_path / "splits/errica2020/COLLABORATIVE_DEGREE").mkdir(parents=True)
-    script.main([*options, "collab"])
+    script.COMPARISON.main([*options, "collab"])
     assert len(made) == 4
 
 
@@ -197,7 +198,7 @@ def test_cost(scripts, calls_of, monkeypatch, tmp_path):
     monkeypatch.setattr(gkat_cost, "in_fresh_process", here)
     monkeypatch.setitem(gkat_cost.SIZES, "citeseer", (60, 90))
     whole_batches = gkat_cost.graph_of
-    monkeypatch.setattr(gkat_cost, "graph_of", lambda case, num_graphs, root: whole_batches(case, 2, root))
+    monkeypatch.setattr(gkat_cost, "graph_of", lambda case, num_graphs: whole_batches(case, 2))
     measured = calls_of(gkat_cost, "measure")
     report = start("--cases", "citeseer", "motif")
     row = report["citeseer"]
@@ -212,6 +213,7 @@ def test_cost(scripts, calls_of, monkeypatch, tmp_path):
     for table in text.split("\n\n")[1:]:
         assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == ["citeseer", "motif", "cycle"]
         assert len({line.count("|") for line in table.splitlines()}) == 1
-    sparse = start("--cases", "citeseer", "--largest-dense", "10")  # another setting
+    monkeypatch.setattr(gkat_cost, "LARGEST_DENSE", 10)  # another setting
+    sparse = start("--cases", "citeseer")
     assert set(sparse) == {"citeseer"}
     assert set(sparse["citeseer"]["ms"]) == names - {"GAT, all pairs", "GKAT-0, all pairs"}

@@ -44,20 +44,20 @@ def test_real_graphs(small, tmp_path, proteins):
     script = small("grf_real")
     arguments = ["--quick", "--datasets", "proteins", "--methods", "GRF", "message passing"]
     arguments += ["--out", str(tmp_path / "out")]
-    script.main(arguments)
+    script.COMPARISON.main(arguments)
     report = json.loads((tmp_path / "out/quick/grf_real.json").read_text())
     rows = ("GRF, equal epochs", "message passing, equal epochs", "message passing, equal time")
     assert list(report["rows"]) == [f"proteins: {row}" for row in rows]
     assert all(row["trained"] == row["ran"] == [2] for row in report["rows"].values() if row["equal"] == "epochs")
     assert len((tmp_path / "out/quick/grf_real.md").read_text().splitlines()) == 7
-    script.main(arguments)  # finished rows are kept, with their times
+    script.COMPARISON.main(arguments)  # finished rows are kept, with their times
     assert json.loads((tmp_path / "out/quick/grf_real.json").read_text()) == report
 
 
 @pytest.mark.parametrize("task", ["share", "tree", "ring"])
 def test_long_range(small, tmp_path, task):
     script, out = small("grf_long_range", "dataset.num_graphs=16", "dataset.num_nodes=10"), tmp_path / "out"
-    script.main(["--quick", "--datasets", task, "--methods", "GRF", "GIN with 4 layers", "--out", str(out)])
+    script.COMPARISON.main(["--quick", "--datasets", task, "--methods", "GRF", "GIN with 4 layers", "--out", str(out)])
     rows = json.loads((out / "quick/grf_long_range.json").read_text())["rows"]
     found = [rows[f"{task}: {row}"] for row in ("GRF, equal epochs", "GIN with 4 layers, equal time")]
     first, _, last = (out / "quick/grf_long_range.md").read_text().splitlines()[4:]
@@ -93,7 +93,7 @@ def test_smooth_training(scripts, tmp_path, monkeypatch):
     interrupted = tmp_path / "quick/runs" / "digits-toeplitz-smooth-digits-bound-2-0" / "0" / "last.ckpt"
     interrupted.parent.mkdir(parents=True)
     interrupted.touch()
-    script.main(["--quick", "--datasets", "digits", "--out", str(tmp_path)])
+    script.COMPARISON.main(["--quick", "--datasets", "digits", "--out", str(tmp_path)])
     table = (tmp_path / "quick/grf_smooth.md").read_text()
     assert "| digits | bound | 1 | 2 | 72.00 | 72.00 | 0 of 1 | 0.90 |" in table
     assert "| digits | signed | 1 | 2 | 32.00 | 32.00 | 1 of 1 | 0.40 |" in table
@@ -103,7 +103,7 @@ def test_smooth_training(scripts, tmp_path, monkeypatch):
 
 def test_smooth_training_with_the_same_walks(scripts, tmp_path):
     script = scripts("grf_smooth")
-    script.main(["--quick", "--datasets", script.SAME_WALKS, "--out", str(tmp_path)])
+    script.COMPARISON.main(["--quick", "--datasets", script.SAME_WALKS, "--out", str(tmp_path)])
     rows = list(json.loads((tmp_path / "quick/grf_smooth.json").read_text())["rows"].values())
     assert [row["method"] for row in rows] == ["bound", "signed"]
     assert all(0 < row["fall"][0] <= 1 for row in rows)
@@ -124,7 +124,7 @@ def test_batch_statistics_in_evaluation(scripts, monkeypatch):
 def test_particles(scripts, tmp_path, monkeypatch):
     script = scripts("grf_particles")
     arguments = ["--quick", "--datasets", "springs", "--methods", "GRF interlacer", "GIN interlacer"]
-    script.main([*arguments, "--out", str(tmp_path)])
+    script.COMPARISON.main([*arguments, "--out", str(tmp_path)])
     rows = json.loads((tmp_path / "quick/grf_particles.json").read_text())["rows"]
     assert [(row["method"], row["equal"]) for row in rows.values()] == [
         ("GRF interlacer", "epochs"),
@@ -132,18 +132,18 @@ def test_particles(scripts, tmp_path, monkeypatch):
         ("GIN interlacer", "time"),
     ]
     monkeypatch.setattr(script, "train", lambda *_: pytest.fail("finished runs are kept"))
-    script.main([*arguments, "--out", str(tmp_path)])
+    script.COMPARISON.main([*arguments, "--out", str(tmp_path)])
 
 
 def test_a_perfect_model_of_particles_has_no_error(scripts, monkeypatch):
     script = scripts("grf_particles")
-    systems = script.load_systems("springs", 32, (1, 1, 2))
-    states = [[torch.cat([data.pos, data.vel], dim=1), *data.future.unbind(1)] for data in systems.test]
+    parts, scale = script.load_systems("springs", 32, (1, 1, 2))
+    states = [[torch.cat([data.pos, data.vel], dim=1), *data.future.unbind(1)] for data in parts["test"]]
     changes = iter([[states[i][f + 1] - states[i][f] for i in range(2)] for f in range(script.FRAMES)])
-    monkeypatch.setattr(script, "predict", lambda model, graphs, scale: next(changes))
-    assert max(script.rollout(None, systems.test, systems.scale)) < 1e-8
-    monkeypatch.setattr(script, "predict", lambda model, graphs, scale: [data.y.new_zeros(32, 6) for data in graphs])
-    assert next(iter(script.rollout(None, systems.test, systems.scale))) == pytest.approx(1)
+    monkeypatch.setattr(script, "changes_of", lambda model, graphs, scale: next(changes))
+    assert max(script.rollout(None, parts["test"], scale)) < 1e-8
+    monkeypatch.setattr(script, "changes_of", lambda model, graphs, scale: [torch.zeros(32, 6) for _ in graphs])
+    assert next(iter(script.rollout(None, parts["test"], scale))) == pytest.approx(1)
 
 
 def test_counted_cost_is_linear_under_masks(scripts, monkeypatch):

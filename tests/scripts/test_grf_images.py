@@ -22,7 +22,7 @@ def script(scripts):
 
 def test_a_trial_writes_the_table(script, tmp_path):
     pytest.importorskip("sklearn")
-    script.main(["--quick", "--datasets", "plain", "--methods", "GRF", "GIN", "--out", str(tmp_path)])
+    script.COMPARISON.main(["--quick", "--datasets", "plain", "--methods", "GRF", "GIN", "--out", str(tmp_path)])
     rows = list(json.loads((tmp_path / "quick/grf_images.json").read_text())["rows"].values())
     assert [(row["method"], row["equal"]) for row in rows] == [("GRF", "epochs"), ("GIN", "epochs"), ("GIN", "time")]
     assert [row["other walks"] == [None] for row in rows] == [False, True, True]

@@ -32,9 +32,9 @@ def test_every_row_is_a_model_of_its_images(script):
 def test_a_trial_has_both_comparisons_and_is_resumed(script, tmp_path, monkeypatch):
     arguments = ["--quick", "--datasets", "patches"]
     with pytest.raises(RunError, match="rows of equal time need those of 'GRF'"):
-        script.main([*arguments, "--out", str(tmp_path / "part"), "--methods", "GIN"])
+        script.COMPARISON.main([*arguments, "--out", str(tmp_path / "part"), "--methods", "GIN"])
     arguments += ["--methods", "GRF", "GIN", "none, elu1", "--out", str(tmp_path / "whole")]
-    script.main(arguments)
+    script.COMPARISON.main(arguments)
     report = json.loads((tmp_path / "whole/quick/mnist.json").read_text())
     rows = {(row["method"], row["equal"]): row for row in report["rows"].values()}
     wanted = [("GRF", "epochs"), *((name, part) for name in ("GIN", "none, elu1") for part in ("epochs", "time"))]
@@ -42,6 +42,6 @@ def test_a_trial_has_both_comparisons_and_is_resumed(script, tmp_path, monkeypat
     share = rows["GRF", "epochs"]["seconds"][0] / rows["GIN", "epochs"]["seconds"][0]
     assert rows["GIN", "time"]["trained"] == [max(2, min(round(2 * share), 20))]
     monkeypatch.setattr(script, "train_images", lambda *_: pytest.fail("finished runs are kept"))
-    script.main(arguments)
+    script.COMPARISON.main(arguments)
     assert list(script.COMPARISON._planned("pixels", ["grid heat"])) == []
     assert torch.get_num_threads() == 1

@@ -25,7 +25,7 @@ def test_rows_have_the_epochs_of_the_configs_and_stand_beside_published_ones(scr
 
     monkeypatch.setattr(common, "run_once", run_once)
     methods = ["--methods", "Primphormer", "Transformer", "--runs", "1", "--out", str(tmp_path)]
-    script.main(["--datasets", "peptides-func", "pcqm-contact", *methods])
+    script.COMPARISON.main(["--datasets", "peptides-func", "pcqm-contact", *methods])
     assert [next(text for text in overrides if "max_epoch" in text) for overrides in made[:3]] == [
         f"optim.max_epoch={epochs}" for epochs in (250, 250, 125)
     ]

@@ -31,7 +31,7 @@ def tables(scripts):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_gives_a_table_and_a_picture(redraw, name):
-    script = importlib.import_module(name)
+    script = redraw.script_of(name)
     assert list(inspect.signature(script.lines).parameters) == ["report"]
     assert list(inspect.signature(script.plot).parameters) == ["report", "path"]
 

@@ -71,15 +71,15 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
     arguments = ["--datasets", "imdb-multi", "--out", str(tmp_path / "out")]
     machines = {cpu: {"cpu": cpu, "threads": 1, "torch": "2"} for cpu in ("first", "second")}
     monkeypatch.setattr("_folds.machine", lambda: machines["first"])
-    script.main([*arguments, "--runs", "1"])
+    script.COMPARISON.main([*arguments, "--runs", "1"])
     assert len(made) == len(script.METHODS)
     monkeypatch.setattr("_folds.machine", lambda: machines["second"])
-    script.main([*arguments, "--runs", "2"])
+    script.COMPARISON.main([*arguments, "--runs", "2"])
     assert len(made) == 2 * len(script.METHODS)  # only the second fold
     table = (tmp_path / "out/tu_folds.md").read_text()
     report = json.loads((tmp_path / "out/tu_folds.json").read_text())
     assert all(row["val"] == [0.1, 0.1] for row in report["rows"].values())
-    assert "\n".join(script.lines(report)) + "\n" == table
+    assert "\n".join(script.COMPARISON.lines(report)) + "\n" == table
     first, second = (f"imdb-multi (7 runs): {cpu}, one thread, torch 2" for cpu in machines)
     last = "The seconds of a row are those of the machine of its last run"
     assert table.startswith(f"{first}; {second}. {last}.")
@@ -99,10 +99,10 @@ def test_long_schedules_are_run_on_request_alone(script, tmp_path, monkeypatch):
 
     monkeypatch.setattr(script, "run_once", run_once)
     arguments = ["--methods", "GIN", "--runs", "1", "--out"]
-    script.main([*arguments, str(tmp_path / "all")])
+    script.COMPARISON.main([*arguments, str(tmp_path / "all")])
     assert len(made) == 7
     assert ("enzymes", 200) not in made
-    script.main([*arguments, str(tmp_path / "long"), "--datasets", "enzymes-long"])
+    script.COMPARISON.main([*arguments, str(tmp_path / "long"), "--datasets", "enzymes-long"])
     assert made[7:] == [("enzymes", 200)]
 
 
@@ -143,12 +143,12 @@ def fixed_runs(script, monkeypatch):
 def test_a_report_is_not_replaced_by_a_trial_or_by_one_of_other_settings(script, tmp_path, monkeypatch):
     fixed_runs(script, monkeypatch)
     arguments = ["--datasets", "enzymes", "--methods", "GIN", "--runs", "1", "--out", str(tmp_path)]
-    script.main(arguments)
+    script.COMPARISON.main(arguments)
     whole = (tmp_path / "tu_folds.json").read_bytes()
-    script.main([*arguments, "--quick"])
+    script.COMPARISON.main([*arguments, "--quick"])
     assert (tmp_path / "quick/tu_folds.md").read_text().startswith("A trial of 2 epochs")
     with pytest.raises(RunError, match=r"tu_folds.json has other settings \(epochs: None\); choose another folder"):
-        script.main([*arguments, "--epochs", "3"])
+        script.COMPARISON.main([*arguments, "--epochs", "3"])
     assert (tmp_path / "tu_folds.json").read_bytes() == whole
 
 
@@ -156,15 +156,15 @@ def test_a_published_table_is_not_replaced_by_one_with_fewer_rows(script, tmp_pa
     fixed_runs(script, monkeypatch)
     results, stored = tmp_path / "docs/results", tmp_path / "results-published/tu_folds.json"
     begin = ["--datasets", "enzymes", "--runs", "1", "--results", str(results)]
-    script.main([*begin, "--out", str(tmp_path / "all")])
+    script.COMPARISON.main([*begin, "--out", str(tmp_path / "all")])
     page = results / "tu_folds.md"
     whole = page.read_text(), stored.read_bytes()
     assert whole[0].count("| enzymes |") == len(script.METHODS)
-    script.main([*begin, "--methods", "GIN", "--out", str(tmp_path / "one")])
+    script.COMPARISON.main([*begin, "--methods", "GIN", "--out", str(tmp_path / "one")])
     assert (page.read_text(), stored.read_bytes()) == whole
     assert f"keeps its table, which has {len(script.METHODS) - 1} more rows" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        script.main([*begin, "--quick"])
+        script.COMPARISON.main([*begin, "--quick"])
     assert "--quick: not allowed with argument --results" in capsys.readouterr().err
 
 
