@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch_geometric.nn
@@ -13,6 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.attention import PerformerAttention
 
 from pyg_topomask.nn.attention.base import Attention
+from pyg_topomask.nn.graph_attributes import graph_of
 from pyg_topomask.nn.named import as_attention
 from pyg_topomask.nn.norm import accepts, apply_norm
 from pyg_topomask.nn.reset import reset
@@ -41,6 +43,8 @@ class GPSConv(torch_geometric.nn.GPSConv):
             attention, as for :class:`GPSLayer`. ``"multihead"`` and ``"performer"`` are those of PyG;
             ``"Performer"`` is ours.
         attn_kwargs: Further arguments of the attention that ``attn_type`` names.
+        transform: What adds the attributes `requires` if the layer is called without ``graph``, such as
+            ``AddRandomWalks()``. It runs in each call; stored attributes cost less.
 
     Raises:
         TypeError, ValueError: As the attention, or if there is none of that name.
@@ -58,10 +62,13 @@ class GPSConv(torch_geometric.nn.GPSConv):
         norm_kwargs: dict[str, Any] | None = None,
         attn_type: str | Module = "grf",
         attn_kwargs: dict[str, Any] | None = None,
+        *,
+        transform: Callable[[Data], Data] | None = None,
     ) -> None:
         own = attn_type if isinstance(attn_type, str) and attn_type in _OWN else None
         settings = (dropout, act, act_kwargs, norm, norm_kwargs, own or "multihead", attn_kwargs if own else None)
         super().__init__(channels, conv, heads, *settings)
+        self.transform = transform
         if self.norm1 is not None:
             accepts(self.norm1, "batch")  # now, because torch.compile cannot read signatures
         if own is None:
@@ -87,13 +94,16 @@ class GPSConv(torch_geometric.nn.GPSConv):
             x: Nodes, shape ``[N, C]``.
             edge_index: Edges, shape ``[2, E]``, for the convolution.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
-            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`. If :obj:`None`, it is made of the other
+                arguments, and ``transform`` is applied to it.
             **kwargs: Further arguments of the convolution, such as ``edge_attr``.
         """
         if batch is None and graph is not None:
             batch = graph.get("batch")
         if isinstance(self.attn, tuple(_OWN.values())):
             return super().forward(x, edge_index, batch, **kwargs)
+        if graph is None and (self.transform is not None or not self.requires):
+            graph = graph_of(edge_index, x.size(0), batch, self.transform)
         out = self._branch(self.attn(x, batch, graph), x, self.norm2, batch)
         if self.conv is not None:
             out = self._branch(self.conv(x, edge_index, **kwargs), x, self.norm1, batch) + out

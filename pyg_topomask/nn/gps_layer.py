@@ -13,9 +13,8 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import warn_once
 from pyg_topomask.nn.attention.base import has_carry
-from pyg_topomask.nn.attention.pyg import ConvAttention
 from pyg_topomask.nn.dropout import Dropout
-from pyg_topomask.nn.graph_attributes import one_line, requirements_of, with_attributes
+from pyg_topomask.nn.graph_attributes import graph_of, one_line, requirements_of
 from pyg_topomask.nn.named import as_attention, as_conv
 from pyg_topomask.nn.norm import accepts, apply_norm, build_act, build_norm
 from pyg_topomask.nn.reset import Resettable
@@ -150,9 +149,9 @@ class GPSLayer(Resettable):
 
         Args:
             x: Nodes, shape ``[N, C]``.
-            edge_index: Edges, shape ``[2, E]``, or a sparse ``adj_t``. Only the convolution reads it.
+            edge_index: Edges, shape ``[2, E]``, or a sparse ``adj_t``.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
-            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`; if there are none, the edges by default.
             carry: The carry that the previous layer returned, for attentions that have one. The first layer takes
                 `initial_carry`. Without it, attention starts from its initial carry, with a warning.
             **conv_kwargs: Further arguments of the convolution, such as ``edge_attr``.
@@ -165,8 +164,8 @@ class GPSLayer(Resettable):
         """
         if batch is None and graph is not None:
             batch = graph.get("batch")
-        if graph is None and any(isinstance(part, ConvAttention) for part in self.attentions):
-            graph = with_attributes(Data(), edge_index=edge_index)
+        if graph is None and self.attentions and not self.requires:
+            graph = graph_of(edge_index, x.size(0), batch, None)
         local, edges = self._local(x, edge_index, batch, conv_kwargs)
         distant, next_carries = self._global(x, batch, graph, self._carries(carry))
         branches = local + distant

@@ -11,10 +11,9 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer, is_exporting
 from pyg_topomask.nn.dropout import Dropout
-from pyg_topomask.nn.encoder.positions import NodePositions
 from pyg_topomask.nn.gps_layer import Part
 from pyg_topomask.nn.gps_stack import GPSStack
-from pyg_topomask.nn.graph_attributes import check_homogeneous, one_line, with_attributes
+from pyg_topomask.nn.graph_attributes import check_homogeneous, graph_of, one_line, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, check_tokens
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
@@ -49,9 +48,8 @@ class GPSModel(Resettable):
         head_layers: Number of linear layers in the head.
         input_dropout: Probability of zeroing a node feature, in training. It helps on sparse bags of words.
         pre_norm: As in :class:`GPSLayer`, with one more norm after the last layer.
-        num_positions: Number of nodes of every graph, for graphs that are equal, such as images of one size: a learned
-            vector for each node's number in its graph is added to the node (:class:`NodePositions`). If :obj:`None`,
-            no vectors are added.
+        transform: What adds the attributes `requires` if the model is called without ``graph``, such as
+            ``AddRandomWalks()``. It runs in each call; stored attributes cost less.
         **settings: Further arguments of the :class:`GPSStack`: ``checkpoint``, ``feed_forward``, ``heads``,
             ``attn_kwargs``, ``norm_kwargs`` and ``act_kwargs``.
 
@@ -78,13 +76,13 @@ class GPSModel(Resettable):
         head_layers: int = 1,
         input_dropout: float = 0.0,
         pre_norm: bool = False,
-        num_positions: int | None = None,
+        transform: Callable[[Data], Data] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
         check_choice("pool", pool, (*POOLS, "graph_token", None))
         head_layers = check_integer("head_layers", head_layers, 1)
-        self.pool = pool
+        self.pool, self.transform = pool, transform
         self.in_channels, self.channels, self.out_channels = in_channels, channels, out_channels
         self.encoder = _linear(in_channels, channels)
         self.edge_encoder = _linear(edge_dim, channels) if edge_dim is not None else None
@@ -93,7 +91,6 @@ class GPSModel(Resettable):
         self.layers = GPSStack(channels, num_layers, conv, attn, **settings)
         if edge_dim is not None and not self.layers.takes("edge_attr"):
             raise TypeError(f"edge_dim={edge_dim}, but no convolution takes 'edge_attr'; leave out 'edge_dim'")
-        self.positions = None if num_positions is None else NodePositions(channels, num_positions)
         self.norm_out = build_norm(norm, channels, settings.get("norm_kwargs")) if pre_norm else None
         self.token = GraphToken(channels) if pool == "graph_token" else None
         if self.token is not None:
@@ -123,17 +120,19 @@ class GPSModel(Resettable):
             x: Node features, shape ``[N, in_channels]``.
             edge_index: Edges, shape ``[2, E]``, or a sparse ``adj_t``.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
-            graph: The ``Data`` or ``Batch`` with the attributes `requires`, or a dictionary of them.
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`, or a dictionary of them. If :obj:`None`, it
+                is made of the other arguments, and ``transform`` is applied to it.
             edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
 
         Raises:
             TypeError: If ``edge_index`` is no tensor in a model with a graph token.
-            ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features, or
-                graphs do not have ``num_positions`` nodes.
+            ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
         """
         check_homogeneous(graph)
         if graph is not None and not isinstance(graph, Data):
             graph = with_attributes(Data(), **graph)
+        if graph is None and self.transform is not None:
+            graph = graph_of(edge_index, x.size(0), batch, self.transform)
         if (self.edge_encoder is None) != (edge_attr is None):
             has, gets = ("no", "an") if self.edge_encoder is None else ("an", "no")
             raise ValueError(f"the model has {has} 'edge_dim', but is given {gets} 'edge_attr'")
@@ -143,8 +142,6 @@ class GPSModel(Resettable):
             batch = graph.get("batch")
         num_graphs = count_graphs(graph, batch)
         x = self.encoder(self.input_dropout(x))
-        if self.positions is not None:
-            x = x + self.positions(x.size(0), batch)
         x, tokens = self.dropout(x), None
         if self.token is not None:
             if is_exporting():

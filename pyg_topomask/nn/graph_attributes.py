@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.utils import unbatch_edge_index
 
 from pyg_topomask.checks import holds, readable, warn_once
 from pyg_topomask.ops.csr import edge_tensors
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.transforms.finding import text_of
+from pyg_topomask.typing import Adj
 
 EDGE_MASK = "explained_edges"
 """Attribute with the weights that an explainer gives to the edges."""
@@ -141,6 +145,18 @@ def with_attributes(graph: Data, **attributes: Any) -> Data:
     for name, value in attributes.items():
         changed[name] = value
     return changed
+
+
+def graph_of(edge_index: Adj, num_nodes: int, batch: Tensor | None, transform: Callable[[Data], Data] | None) -> Data:
+    """What a model that is called without a graph gives its attentions: edges, and what ``transform`` adds to each."""
+    if transform is None:
+        return with_attributes(Data(), edge_index=edge_index, num_nodes=num_nodes)
+    edges = edge_tensors(edge_index)[0]
+    batch = edges.new_zeros(num_nodes) if batch is None else batch
+    edges, sizes = edges[:, batch[edges[0]].argsort(stable=True)], batch.bincount().tolist()
+    parts = zip(unbatch_edge_index(edges, batch, len(sizes)), sizes)
+    graphs = [Data(edge_index=part, num_nodes=size) for part, size in parts]
+    return Batch.from_data_list(apply_all([transform], graphs))
 
 
 def check_table_size(reader: Module, graph: Data, size: int | Tensor, what: str = "walks") -> None:

@@ -6,7 +6,9 @@ import torch_geometric.nn as pyg
 from torch.nn import Sequential
 from torch_geometric.nn import GCNConv, GINConv
 
-from pyg_topomask.nn import ATTENTION, FullAttention, GPSConv
+from pyg_topomask.nn import ATTENTION, FullAttention, GPSConv, GPSModel, MaskedAttention, PowerSeriesMask
+from pyg_topomask.nn.named import as_attention
+from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 from tests.nn.gps_cases import batch_of, randomise
 
 
@@ -40,6 +42,28 @@ def test_every_attention_takes_part(name):
             parameter.mul_(2)
     assert not torch.allclose(layer(x, batch.edge_index, graph=batch), out)
     assert "\n" not in repr(layer)
+
+
+@pytest.mark.parametrize(
+    ("attn", "transform"),
+    [
+        ("grf", AddRandomWalks(seed=0)),
+        ("exphormer", AddExpanderEdges(degree=2, num_virtual=1, seed=0)),
+        ("san", None),
+        (MaskedAttention(8, mask=[None, PowerSeriesMask()]), None),
+    ],
+)
+def test_a_graph_is_made_where_none_is_given(attn, transform):
+    batch, x = batch_of("path", "isolated", "star", "path"), torch.randn(17, 8)
+    mixed = batch.edge_index[:, torch.randperm(batch.num_edges)]
+    for model in (
+        GPSConv(8, None, attn_type=attn, transform=transform),
+        GPSModel(8, 8, 3, 1, attn=lambda _: as_attention(attn, 8), transform=transform),
+    ):
+        wanted = model.eval()(x, batch.edge_index, graph=batch)
+        torch.testing.assert_close(model(x, mixed, batch.batch), wanted)
+        sparse = torch.sparse_coo_tensor(mixed, torch.ones(mixed.size(1)), (17, 17), check_invariants=True)
+        torch.testing.assert_close(model(x, sparse, batch.batch), wanted)
 
 
 def test_our_attention_in_pygs_layer_is_refused_in_one_line():

@@ -15,7 +15,6 @@ from pyg_topomask.nn import (
     MaskedAttention,
     PowerSeriesMask,
 )
-from pyg_topomask.nn.encoder.positions import NodePositions
 from pyg_topomask.nn.norm import NORMS
 from pyg_topomask.operators import PowerSeriesOperator
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
@@ -73,20 +72,6 @@ def test_tiny_graphs_train(norm, names):
     assert model(nothing.x.float(), nothing.edge_index, None, nothing).shape == (1, 2)
 
 
-def test_positions_are_added_to_equal_graphs():
-    positions = NodePositions(8, 4)
-    assert torch.equal(positions(8, torch.tensor([0] * 4 + [2] * 4)), positions.weight.repeat(2, 1))
-    assert torch.equal(positions(4), positions.weight)
-    model = GPSModel(4, 8, 3, 1, attn=lambda _: MaskedAttention(8), num_positions=4, pool="mean").eval()
-    x, edge_index = GRAPHS["path"].x.float(), GRAPHS["path"].edge_index
-    assert not torch.allclose(model(x.flip(0), edge_index), model(x, edge_index))
-    model.positions.weight.data.zero_()  # without positions and edges, the order of nodes does not matter
-    torch.testing.assert_close(model(x.flip(0), edge_index), model(x, edge_index))
-    for names in (("star",), ("path", "isolated", "single")):
-        with pytest.raises(ValueError, match=r"a position for each of 4 nodes, but a graph has [15].*'num_positions'"):
-            positions((batch := batch_of(*names)).num_nodes, batch.batch)
-
-
 ATTENTIONS = {
     "linear": lambda _: MaskedAttention(8, 2),
     "softmax": lambda _: FullAttention(8, 2),
@@ -138,7 +123,7 @@ def test_the_mask_of_a_token_is_ones():
 
 
 def test_a_model_with_a_token_leaves_its_graph_alone_and_has_the_right_gradient():
-    model, batch = token_model("grf", num_positions=5), batch_of("star", "star")
+    model, batch = token_model("grf"), batch_of("star", "star")
     tensors = {name: batch[name].clone() for name in batch.keys() if torch.is_tensor(batch[name])}  # noqa: SIM118
     x, token = batch.x.double().requires_grad_(), model.token.node.detach().clone().requires_grad_()
 
@@ -163,7 +148,6 @@ EXPHORMER, BIASED = lambda _: ExphormerAttention(8), lambda _: FullAttention(8, 
     [
         (lambda: model(lambda _: Conv(), pool="median"), ValueError, r"max, graph_token, None \(got 'median'\)"),
         (lambda: model(lambda _: Conv(), head_layers=0), ValueError, r"'head_layers' must be at least 1 \(got 0\)"),
-        (lambda: model(lambda _: Conv(), num_positions=0), ValueError, "'num_positions' must be at least 1"),
         (lambda: model(lambda _: GCNConv(8, 8), edge_dim=2), TypeError, "no convolution takes 'edge_attr'"),
         (lambda: model(lambda _: Conv())(ROWS, EDGES, edge_attr=ROWS), ValueError, "no 'edge_dim'.*an 'edge_attr'"),
         (lambda: model(lambda _: Conv(), edge_dim=4)(ROWS, EDGES), ValueError, "an 'edge_dim'.*no 'edge_attr'"),

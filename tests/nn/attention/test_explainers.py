@@ -76,7 +76,10 @@ def test_edges_of_a_power_series_get_the_gradient_of_finite_differences():
     assert (_explain(model.float(), data, GNNExplainer(epochs=2)) > 0).all()
 
 
-def test_the_explainer_needs_the_edges():
+def test_a_model_gives_the_explainer_its_edges():
     model, data = _model(lambda layer: ATTENTION["Transformer"](8))
+    alone = {"graph": None, "batch": data.batch}
+    found, wanted = (_explain(model, data, AttentionExplainer(), **given) for given in (alone, {}))
+    assert torch.equal(found, wanted)
     with pytest.raises(ValueError, match="needs the edges: give the model graph=data"):
-        _explain(model, data, AttentionExplainer(), graph=None)
+        model.layers[0].attn.probe.show(None, data.edge_index, data.x)
