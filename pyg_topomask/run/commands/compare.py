@@ -22,7 +22,8 @@ CONFIDENCE = 0.95
 """Level of the confidence intervals."""
 
 _DATA_KEYS = ("format", "task", "task_type", "num_graphs", "num_nodes", "slic_compactness")
-
+_COSTS = ("parameters", "wall s/epoch", "memory MiB", "CUDA MiB")
+"""Columns of the second table, so that each is narrower than a terminal of 80 columns."""
 
 Row = dict[str, Any]
 """One run in the table, with the keys of `_row`; differences are run minus baseline over the seeds that both have.
@@ -69,8 +70,11 @@ class Comparison:
 def main(arguments: Namespace, rest: list[str]) -> int:
     """Run the command."""
     comparison = compare(*find_runs(arguments.runs, arguments.baseline))
-    table = titled_table(comparison.title, columns(comparison), "\n".join(comparison.caption))
-    standard_output().print(table)
+    found = columns(comparison)
+    costs = {name: found.pop(name) for name in _COSTS if name in found}
+    console = standard_output()
+    console.print(titled_table(comparison.title, found, "\n".join(comparison.caption)))
+    console.print(titled_table("Costs", {"run": found["run"], **costs}, ""))
     return 0
 
 
