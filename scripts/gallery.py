@@ -1,6 +1,6 @@
 """Tables and a picture of all masks and attentions for the documentation, from their cards.
 
-    python scripts/gallery.py              # writes docs/masks.{png,md}, and parts of docs/methods/index.md and docs/api
+    python scripts/gallery.py              # writes docs/masks.png and parts of docs/{masks.md,methods/index.md,api}
     python scripts/gallery.py --reach      # also measures how far masks see; data in $TOPOMASK_DATA
 
 The times in the table are those of docs/operators.json, which is a copy of a report of scripts/bench/operators.py:
@@ -36,7 +36,7 @@ from pyg_topomask.viz.drawing import DIVERGING, SEQUENTIAL, STAR, draw_edges, py
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "operators.json"
 REACH = ROOT / "docs" / "reach.json"
-TABLE = "<!-- Written by scripts/gallery.py from the cards of the attentions. -->\n\n"
+TABLE = "<!-- Written by scripts/gallery.py from the cards of the {}. -->\n\n"
 LIST = "   :nosignatures:\n\n"  # of the first list of an API page
 COLUMNS = (("multiply_adds_per_node", 0), ("milliseconds", 1), ("ratio", 0))
 
@@ -45,52 +45,6 @@ _REAL = {"peptides-func": 20, "cora": 1}  # config of a data set, and its number
 # The bonds between the 14 heavy atoms of caffeine: a ring of six, a ring of five, and five side groups.
 _CAFFEINE = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (3, 6), (6, 7), (7, 8), (8, 4)]
 _CAFFEINE += [(0, 9), (1, 10), (2, 11), (5, 12), (6, 13)]
-
-
-PAGE = """# Masks
-
-A mask is a matrix `M`; its entry `M_ij` multiplies the weight of node `j` for node `i`. Most masks are not stored as
-matrices: an operator computes their products with node features. `MaskedAttention` takes any of these modules with any
-kernel, and each head may have its own mask. In a config, use `gt.layer_type: GCN+Masked`, `topomask.mask: heat` and
-`topomask.mask_heat: {{time: 2.0}}`; the runner adds what the mask needs to the graphs. `toeplitz` also needs the size
-of the largest grid: `topomask.mask_toeplitz: {{grid_shape: [8, 8]}}`. [A tutorial](tutorials/extend.md) shows how to
-write your own mask.
-
-```python
-{example}```
-
-{table}
-
-`N` is the number of nodes, `E` that of edges (both directions), `n` that of nodes of one grid, `nᵢ` that of nodes along
-an axis. `W` is the normalised adjacency `D^-1/2 A D^-1/2`, and `L` a Laplacian, `D^-1/2 (D - A) D^-1/2` by default.
-"Time" and "memory" say how both grow with N; `N^1.1` stands for a logarithm. The reach is `far` if a node may see all
-nodes of its graph, `hops` if it sees those within a number of hops, and `order` if what it sees depends on the order of
-the nodes. The columns "multiply-adds" and "per node" are what an operator declares (`op.num_multiply_adds`), as a
-formula and as a number. With `path="auto"`, attention uses these numbers to choose between products with the mask, a
-list of its pairs, and the dense blocks of small graphs. All give the same results up to rounding. Numbers and times are
-for {num_nodes:,} nodes: a grid with eight neighbours per node, or a random tree for `forest` and `tree` (8 hops). The
-column "ms" is the time of a product with 64 columns ({machine}), and "speed-up" compares it with the same mask stored
-as a dense matrix. `scripts/bench/operators.py` measures them.
-
-Masks of trees measure distances in a spanning forest. On a graph with cycles, these are upper bounds on the distances
-in the graph. `AddTreeOrder` stores in `tree_is_forest` whether the graph has no cycle; its `method` chooses the forest.
-Masks of grids and orders depend on the order of the nodes.
-
-How far a mask sees decides what it can help with. The table has the mean number of hops, weighted by the share of a
-row's mass, of every mask with its default settings before training (16 walks for `grf` and `rwgnk`); more than 32 hops,
-or no path, count as 33. The last column is the share of the mass within one hop on molecules, which message passing
-sees as well. The graphs are 20 molecules of Peptides-func, a grid of 20 × 20 nodes in row-major order, 400 random
-points in space with their 8 nearest neighbours, Cora, and a random tree of 400 nodes. `scripts/gallery.py --reach`
-measures it.
-
-{reach}
-
-The picture shows every mask with its initial parameters on five graphs: as a matrix and, for the node with the star, as
-a row on the graph. Colours change with the square root of the weight. `python scripts/gallery.py` draws it and writes
-this page.
-
-![Every mask on five graphs](masks.png)
-"""
 
 
 def graphs() -> dict[str, Data]:
@@ -232,21 +186,6 @@ def _draw_pair(left: Any, right: Any, matrix: np.ndarray, data: Data) -> None:
     right.scatter(*place[node], s=4 * size, c=[matrix[node, node]], **(STAR | {"linewidths": 1.0}), **scale)
 
 
-def page() -> str:
-    """The page of the documentation."""
-    example = (ROOT / "examples" / "masks.py").read_text(encoding="utf-8")
-    report = json.loads(REPORT.read_text(encoding="utf-8"))
-    where = report["machine"]
-    machine = f"{where['cpu']}, {where['threads']} thread{'s' if where['threads'] > 1 else ''}"
-    return PAGE.format(
-        example=example.split('"""\n\n', 1)[1],
-        table=table(report["products"]),
-        num_nodes=report["num_nodes"],
-        machine=machine,
-        reach=reach_table(json.loads(REACH.read_text(encoding="utf-8"))),
-    )
-
-
 def table(measured: dict[str, dict[str, float]]) -> str:
     """The table of masks in Markdown, with the products that the benchmark measured."""
     head = "mask|entry M_ij|learned|multiply-adds per column|per node|ms|speed-up|time|memory|reach|for|graph needs|use"
@@ -296,32 +235,38 @@ def names(table: Mapping[str, type]) -> str:
 
 
 def written() -> dict[Path, str]:
-    """The pages in which a paragraph is written again, with their new text."""
-    parts = {
-        "methods/index.md": (TABLE, methods()),
-        "api/masks.rst": (LIST, names(MASK)),
-        "api/attention.rst": (LIST, names(ATTENTION)),
-    }
-    found = {}
-    for page, (mark, text) in parts.items():
-        before, _, after = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(mark)
-        found[ROOT / "docs" / page] = before + mark + text + "\n\n" + after.partition("\n\n")[2]
+    """The pages of which parts are written again, with their new text."""
+    example = (ROOT / "examples" / "masks.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]
+    report, reached = (json.loads(path.read_text(encoding="utf-8")) for path in (REPORT, REACH))
+    where = report["machine"]
+    threads = f"{where['threads']} thread{'s' if where['threads'] > 1 else ''}"
+    parts = [  # page, what stands before and after the part, and the part
+        ("masks.md", "```python\n", "```", example),
+        ("masks.md", TABLE.format("masks"), "\n\n", table(report["products"])),
+        ("masks.md", "Numbers and times are for ", " nodes", f"{report['num_nodes']:,}"),
+        ("masks.md", "a product with 64 columns (", "), and", f"{where['cpu']}, {threads}"),
+        ("masks.md", "`scripts/gallery.py --reach` measures it.\n\n", "\n\n", reach_table(reached)),
+        ("methods/index.md", TABLE.format("attentions"), "\n\n", methods()),
+        ("api/masks.rst", LIST, "\n\n", names(MASK)),
+        ("api/attention.rst", LIST, "\n\n", names(ATTENTION)),
+    ]
+    found: dict[Path, str] = {}
+    for page, begin, end, text in parts:
+        path = ROOT / "docs" / page
+        before, _, after = (found.get(path) or path.read_text(encoding="utf-8")).partition(begin)
+        found[path] = before + begin + text + end + after.partition(end)[2]
     return found
 
 
 def main() -> None:
     """Write the pages and the picture."""
     made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    made.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of masks.md and masks.png")
     made.add_argument("--reach", action="store_true", help="measure how far masks see again")
-    options = made.parse_args()
-    if options.reach:
+    if made.parse_args().reach:
         REACH.write_text(json.dumps(measured_reach(), indent=1) + "\n", encoding="utf-8")
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "masks.md").write_text(page(), encoding="utf-8")
     for path, text in written().items():
         path.write_text(text, encoding="utf-8")
-    print(f"wrote {options.out / 'masks.md'} and {save_figure(draw(), options.out / 'masks.png', dpi=70)}")
+    print(f"wrote the pages and {save_figure(draw(), ROOT / 'docs' / 'masks.png', dpi=70)}")
 
 
 if __name__ == "__main__":

@@ -21,11 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 
 
-def code_of(cell: dict[str, Any]) -> str:
-    """The source of a cell."""
-    return "".join(cell["source"])
-
-
 def run(notebook: dict[str, Any]) -> dict[str, Any]:
     """Run all code cells, with their output stored in the notebook; return the names that they have defined."""
     import matplotlib.pyplot as plt
@@ -34,7 +29,7 @@ def run(notebook: dict[str, Any]) -> dict[str, Any]:
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(cells, start=1):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(compile(code_of(cell), f"cell {number}", "exec"), names)
+            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
         cell["execution_count"], cell["outputs"] = number, []
         if text := printed.getvalue():
             cell["outputs"].append({"name": "stdout", "output_type": "stream", "text": text.splitlines(keepends=True)})

@@ -149,10 +149,7 @@ def engines(
     def problem() -> Problem:
         return Problem(Kernel(kernel), q, k, v, build(), batch)
 
-    def built() -> None:
-        build()
-
-    base = seconds(built, device)
+    base = seconds(build, device)
     for name, engine in ENGINES.items():
         asked = problem()
         if engine.refuses(asked) is not None:

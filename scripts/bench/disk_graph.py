@@ -145,7 +145,7 @@ def table(report: dict[str, Any]) -> Iterator[str]:
         yield f"{name}: " + "{wall:.1f} s, {cpu:.1f} of processors, same bits: {same}".format(**found)
 
 
-def main() -> int:
+def main() -> None:
     """Measure each size, and print a table."""
     parser = bench_parser(__doc__ or "", "20,000 and 40,000 nodes")
     parser.add_argument("--nodes", type=int, nargs="+", default=[100_000, 1_000_000])
@@ -168,8 +168,7 @@ def main() -> int:
                 report["engines"] = engines(folder.with_name("walks"), num_nodes, options.engines)
                 save_json(path, report)
     print("\n".join(table(report)))
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

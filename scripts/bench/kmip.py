@@ -52,15 +52,19 @@ def full(q: Tensor, k: Tensor, v: Tensor, width: int = WIDTH) -> Tensor:
     return scaled_dot_product_attention(*heads, scale=WIDTH**-0.5)[0].transpose(0, 1)[..., :WIDTH]
 
 
+def problem_of(tensors: list[Tensor]) -> Problem:
+    """The search of one head in one graph."""
+    q, k = (x.detach().transpose(0, 1).contiguous() for x in tensors[:2])
+    return Problem(q, k, [0, q.size(1)], [0, k.size(1)], TOPK)
+
+
 def methods(tensors: list[Tensor]) -> dict[str, Callable[..., Tensor]]:
     """Functions that compute attention of ``(q, k, v)`` by every method that can be used here."""
-    q, k = (x.detach().transpose(0, 1).contiguous() for x in tensors[:2])
-    problem = Problem(q, k, [0, q.size(1)], [0, k.size(1)], TOPK)
+    problem = problem_of(tensors)
     usable = [name for name in ("cpp", "torch") if ENGINES[name].refuses(problem) is None]
-    found: dict[str, Callable[..., Tensor]] = {"chosen": lambda *x: topk_attention(*x, TOPK)}
-    for name in usable:
-        found[name] = lambda *x, name=name: topk_attention(*x, TOPK, backend=name)
-    return {**found, "sdpa": full, "sdpa, padded": lambda *x: full(*x, width=16)}
+    ours = {"chosen": "auto"} | {name: name for name in usable}
+    found = {name: partial(topk_attention, topk=TOPK, backend=backend) for name, backend in ours.items()}
+    return {**found, "sdpa": full, "sdpa, padded": partial(full, width=16)}
 
 
 def forward(attend: Callable[..., Tensor], tensors: list[Tensor]) -> Tensor:
@@ -84,9 +88,7 @@ def compare(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
     }
     times = both_clocks(calls, repeats)
     rows = {name: {what: times[name, what] for what in passes} for name, _ in calls}
-    q, k = (x.detach().transpose(0, 1).contiguous() for x in tensors[:2])
-    ptr = [0, num_nodes]
-    share = None if loader.missing("topk") else cpp.search(q, k, ptr, ptr, TOPK, 0, 1.0)[1]
+    share = None if loader.missing("topk") else cpp.search(*problem_of(tensors), 0, 1.0)[1]
     return {"num_nodes": num_nodes, "milliseconds": rows, "tree visits": share}
 
 
@@ -116,8 +118,8 @@ def missing_peers() -> dict[str, str]:
 
 def searches(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
     """Times of the search alone, ours and the peers' in turns in one process, and the ratios of ours to theirs."""
-    q, k = (x.detach()[:, 0].contiguous() for x in inputs(kind, num_nodes)[:2])
-    problem = Problem(q[None], k[None], [0, num_nodes], [0, num_nodes], TOPK)
+    problem = problem_of(inputs(kind, num_nodes))
+    q, k = problem.q[0], problem.k[0]
     calls: dict[str, Callable[[], Any]] = {"ours": lambda: find(problem, "auto")[0]}
     missing = missing_peers()
     calls |= {name: lambda f=f: f(q, k) for name, (_, f) in PEERS.items() if name not in missing}
@@ -140,13 +142,12 @@ def stages(kind: str, num_nodes: int) -> dict[str, float]:
     tensors = inputs(kind, num_nodes)
     x = torch.cat([y.detach()[:, 0] for y in tensors[:3]], dim=1)
     project = torch.nn.Linear(3 * WIDTH, 3 * WIDTH)
-    q, k = (y.detach().transpose(0, 1).contiguous() for y in tensors[:2])
-    problem, attend = Problem(q, k, [0, num_nodes], [0, num_nodes], TOPK), partial(topk_attention, topk=TOPK)
-    ptr, one = [0, num_nodes], q[:, :1].contiguous()
+    problem, attend = problem_of(tensors), partial(topk_attention, topk=TOPK)
+    one = problem._replace(q=problem.q[:, :1].contiguous(), ptr_q=[0, 1])
     has_tree = ENGINES["pruned"].refuses(problem) is None and ENGINES["pruned"].pays(problem) is None
     calls: dict[str, Callable[[], Any]] = {
         "projection": lambda: project(x),
-        "tree": (lambda: cpp.search(one, k, [0, 1], ptr, TOPK, 0, 1.0)) if has_tree else (lambda: None),
+        "tree": (lambda: cpp.search(*one, 0, 1.0)) if has_tree else (lambda: None),
         "search": lambda: find(problem, "auto"),
         "forward": lambda: forward(attend, tensors),
         "training": lambda: step(attend, tensors),

@@ -225,7 +225,7 @@ def table(report: dict[str, Any]) -> Iterator[str]:
     yield from markdown(" | ".join(["run", *head]), cells)
 
 
-def main() -> int:
+def main() -> None:
     """Make the graph unless the folder has it, measure each run, and print a table."""
     parser = bench_parser(__doc__ or "", "20,000 nodes")
     parser.add_argument("--nodes", type=int, default=1_000_000)
@@ -238,8 +238,7 @@ def main() -> int:
     parser.add_argument("--within", type=Path, help="used by the script itself")
     options = parser.parse_args()
     if options.within:
-        measure(options.within, options.batches)
-        return 0
+        return measure(options.within, options.batches)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -252,8 +251,7 @@ def main() -> int:
             report["runs"][name] = launch(folder, sampler, processes, workers, options)
             save_json(options.out / "large_graph.json", report)
     print("\n".join(table(report)))
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -79,13 +79,6 @@ def watched_run(path: Path, epochs: int, watch: Watch, settings: Sequence[str] =
     return {**found, "total_mib": summary["peak_memory_mib"]}
 
 
-def runner_epochs(path: Path, epochs: int) -> list[float]:
-    """Processor seconds of each epoch of the real command."""
-    watch = Watch(time.process_time)
-    watched_run(path, epochs + 2, watch)
-    return watch.epochs
-
-
 def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
     """Seconds of epochs with only forward, backward and the optimiser, without the first."""
     torch.manual_seed(0)
@@ -117,7 +110,9 @@ def compare(path: Path, epochs: int) -> dict[str, Any]:
     splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
     steps = len(loaders(config, splits, 0)[0])
     bare = [1e3 * seconds / steps for seconds in bare_epochs(config, splits, epochs)]
-    run = [1e3 * seconds / steps for seconds in runner_epochs(path, epochs)]
+    watch = Watch(time.process_time)
+    watched_run(path, epochs + 2, watch)
+    run = [1e3 * seconds / steps for seconds in watch.epochs]
     bare += [1e3 * seconds / steps for seconds in bare_epochs(config, splits, epochs)]
     alone, whole = statistics.median(bare), statistics.median(run)
     return {"steps": steps, "bare_ms": alone, "runner_ms": whole, "overhead": whole / alone - 1}

@@ -16,16 +16,6 @@ PAPERS = Path(__file__).with_name("papers.yaml")
 FIGURE = re.compile(r"\{(\w+) \| (.+?) \| (.+?) \| (\d)(%?)\}")
 """A figure in papers.yaml: report, names of the row, place in the row, decimals, and a sign for per cent."""
 
-HEAD = """# The papers' tables and figures
-
-Every table and figure of the four papers: what it claims, the published figures, ours, and the state. "Confirmed" means
-that ours agree within the spread, or show what the paper claims; "not run" that no run of the published experiment
-exists, with what it would need. ± is the standard deviation over runs or folds. Hours are those of one core of a
-CPU, estimated from our reports. [RESULTS.md](../RESULTS.md) has our own questions, too, and [Reproduce the papers'
-tables](reproduce.md) the commands. `scripts/reproduce/redraw.py` makes this page from `papers.yaml` and the reports in
-`results-published/`.
-"""
-
 
 def numbers(row: Any, place: str) -> list[float]:
     """The numbers at a place of a row, such as ``"epochs.test"``; a name takes that entry of each element of a list."""
@@ -74,6 +64,6 @@ def lines(paper: Mapping[str, Any], stored: Path) -> Iterator[str]:
 
 
 def page(stored: Path) -> str:
-    """The whole page, by the reports in that folder."""
+    """The page after its introduction, by the reports in that folder."""
     papers = yaml.safe_load(PAPERS.read_text())
-    return HEAD + "\n".join(line for paper in papers for line in lines(paper, stored)) + "\n"
+    return "\n".join(line for paper in papers for line in lines(paper, stored)) + "\n"

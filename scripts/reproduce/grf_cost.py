@@ -118,13 +118,14 @@ def slopes(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, d
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
     """Both quantities over N, on logarithmic axes."""
-    rows, panels = report["rows"], {}
-    for key, title in (("madds", "multiply-adds"), ("ms", "processor time in ms")):
-        points = {
+    rows: Mapping[str, Any] = report["rows"]
+    panels = {
+        title: {
             name: [(int(n), row[name][key]) for n, row in rows.items() if name in row]
             for name in next(iter(rows.values()))
         }
-        panels[title] = points
+        for key, title in (("madds", "multiply-adds"), ("ms", "processor time in ms"))
+    }
     draw_lines(panels, path, "nodes N", "", "xy")
 
 

@@ -51,14 +51,11 @@ def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[s
             if (row[f"{phase} ms"] or 0) / 1e3 * 10 > limit:  # the next N is √10 times this one, its square 10 times
                 stopped.add(phase)
         rows.append(row)
-        print(f"{method:6s} {kind:9s} N {num_nodes:9,d} " + "  ".join(_cell(row, what) for what in QUANTITIES))
+        cells = (f"{what} {_figure(row[what], '.1f'):>9s}" for what in QUANTITIES)
+        print(f"{method:6s} {kind:9s} N {num_nodes:9,d} " + "  ".join(cells))
         if len(stopped) == 2:
             break
     return rows
-
-
-def _cell(row: dict[str, Any], what: str) -> str:
-    return f"{what} {_figure(row[what], '.1f'):>9s}"
 
 
 def fit(rows: list[dict[str, Any]], what: str, smallest: int) -> float | None:

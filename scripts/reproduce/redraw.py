@@ -19,7 +19,6 @@ from _papers import page
 from _tables import publish_table, reports_of, save_json, start
 
 from pyg_topomask.run import RunError
-from pyg_topomask.run.output.files import write_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report = json.loads(path.read_text())
         publish_table(options.results / f"{path.stem}.md", redrawn(path.stem, report))
         script_of(path.stem).plot(report, options.pictures / f"{path.stem}.png")
-    write_text(options.results.resolve().parent / "papers.md", page(stored))
+    publish_table(options.results.resolve().parent / "papers.md", page(stored))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def test_small_graphs_are_measured(scripts, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(torch, "set_num_threads", abs)  # processes take it, too
     arguments = ["disk_graph.py", "--nodes", "2000", "4000", "--engines", "processes", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", arguments)
-    assert bench.main() == 0
+    bench.main()
     rows = json.loads((tmp_path / "disk_graph.json").read_text())["rows"]
     assert 18_000 < rows["2000"]["edges"] < 20_000
     assert all(row[work]["seconds"] > 0 and row[work]["own"] > 0 for row in rows.values() for work in bench.WORKS)
