@@ -117,7 +117,7 @@ def save_graph(folder: str | Path, data: Data) -> DiskGraph:
     num_nodes = int(data.num_nodes or 0)
     row, col = data.edge_index
     order = (row * num_nodes + col).argsort(stable=True)
-    arrays = {"indptr": (pointers(row, num_nodes), "graph"), "index": (_narrow(col[order], num_nodes), "graph")}
+    arrays = {"indptr": (pointers(row, num_nodes), "graph"), "index": (narrow(col[order], num_nodes), "graph")}
     for name, value in data.to_dict().items():
         if isinstance(value, Tensor) and name != "edge_index":
             if data.is_node_attr(name):
@@ -164,7 +164,7 @@ def save_edges(
                 degree = torch.zeros(stop - first, dtype=torch.int64)
                 for key in keys:
                     degree += (key // num_nodes - first).bincount(minlength=stop - first)
-                    index.write(_narrow(key % num_nodes, num_nodes).numpy().tobytes())
+                    index.write(narrow(key % num_nodes, num_nodes).numpy().tobytes())
                 begins.write((num_edges + degree.cumsum(0)).numpy().tobytes())
                 num_edges += int(degree.sum())
         index_dtype = "int32" if num_nodes < 2**31 else "int64"
@@ -279,7 +279,8 @@ def pointers(row: Tensor, num_rows: int) -> Tensor:
     return torch.cat([torch.zeros(1, dtype=torch.int64), row.bincount(minlength=num_rows).cumsum(0)])
 
 
-def _narrow(index: Tensor, num_nodes: int) -> Tensor:
+def narrow(index: Tensor, num_nodes: int) -> Tensor:
+    """Numbers of nodes, as int32 if that suffices."""
     return index.to(torch.int32 if num_nodes < 2**31 else torch.int64)
 
 

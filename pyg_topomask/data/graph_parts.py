@@ -14,6 +14,7 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.data.collate import collate
+from pyg_topomask.data.disk import narrow
 from pyg_topomask.data.source import Graph, GraphSource
 from pyg_topomask.ops.hashing import GOLDEN, MIX_1, below, mix, wrap
 from pyg_topomask.transforms.base import apply_all
@@ -63,20 +64,20 @@ class GraphParts(Dataset[Data]):
         return self.dealt(epoch, part).sort().values
 
     def dealt(self, epoch: int, part: int) -> Tensor:
-        """Result of `deal` for a part in an epoch."""
+        """Nodes that a part is given in an epoch, without those around them."""
         if self._dealt[0] != epoch:
             # The complement, because a random split permutes the same nodes and is drawn from a small seed.
             generator = torch.Generator().manual_seed(~(self.seed * 1_000_003 + epoch) & 0xFFFFFFFF)
             self._dealt = (epoch, self.deal(generator))
-        return self._dealt[1][part]
+        found = self._dealt[1][part]
+        if self.clusters is not None:
+            found = torch.cat([self.clusters[cluster] for cluster in found.tolist()])
+        return found.long()
 
     def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
         """Assign the nodes, or the clusters, to parts at random."""
         number = self.source.num_nodes if self.clusters is None else len(self.clusters)
-        dealt = torch.randperm(number, generator=generator).tensor_split(self.num_parts)
-        if self.clusters is None:
-            return dealt
-        return [torch.cat([self.clusters[cluster] for cluster in part.tolist()]) for part in dealt]
+        return torch.randperm(number, generator=generator).tensor_split(self.num_parts)
 
     def cut(self, epoch: int, part: int) -> Data:
         """A part without the transform."""
@@ -198,6 +199,6 @@ class WalkNeighborhoods(TargetParts):
 
 
 def split(clusters: Tensor) -> list[Tensor]:
-    """Nodes of each cluster, ascending, without empty ones."""
-    nodes = clusters.argsort(stable=True).split(clusters.bincount().tolist())
+    """Nodes of each cluster, ascending, without empty ones; int32 if that suffices, since a graph may have many."""
+    nodes = narrow(clusters.argsort(stable=True), len(clusters)).split(clusters.bincount().tolist())
     return [part for part in nodes if part.numel() > 0]

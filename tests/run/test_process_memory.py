@@ -20,7 +20,7 @@ from pyg_topomask.run.training import freed_memory
 )
 def test_memory_is_returned_at_twice_the_usual_or_when_little_is_left(monkeypatch, resident, available, left, returned):
     found, now = [], [0.0]
-    monkeypatch.setattr(freed_memory, "resident_mib", lambda: now[0])
+    monkeypatch.setattr(freed_memory, "own_mib", lambda: now[0])
     monkeypatch.setattr(freed_memory, "available_mib", lambda: available - now[0])
     monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: (found.append(now[0]), now.__setitem__(0, left)))
     callback = freed_memory.ReturnFreedMemory()

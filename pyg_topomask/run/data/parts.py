@@ -177,7 +177,7 @@ def clusters(graph: Data, num_parts: int) -> list[Tensor]:
         if "part" not in graph:
             folder = graph.disk.folder
             raise RunError(f"train.sampler: {folder} has no parts; topomask partition makes a folder with them")
-        return split(graph.part.long())
+        return split(graph.part)
     num_nodes = int(graph.num_nodes)
     both_ways = to_undirected(graph.edge_index, num_nodes=num_nodes)
     return split(partition(GraphSource(Data(edge_index=both_ways, num_nodes=num_nodes)), num_parts))

@@ -6,7 +6,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from pyg_topomask.run.process_memory import available_mib, resident_mib, return_freed_memory
+from pyg_topomask.run.process_memory import available_mib, own_mib, return_freed_memory
 
 # The memory of the process is read every STEPS training steps. Freed memory is returned if the process has more than
 # MOST_GROWTH times its usual memory: that of the first reading, or what a return left, if that is more. It is also
@@ -34,9 +34,9 @@ class ReturnFreedMemory(pl.Callback):
         self.steps += 1
         if self.steps % STEPS != 0:
             return
-        now = resident_mib()
+        now = own_mib()
         if self.usual_mib is None:
             self.usual_mib = now
         elif now > MOST_GROWTH * self.usual_mib or now - self.usual_mib > available_mib():
             return_freed_memory()
-            self.usual_mib = max(self.usual_mib, resident_mib())  # what is in use cannot be returned
+            self.usual_mib = max(self.usual_mib, own_mib())  # what is in use cannot be returned
