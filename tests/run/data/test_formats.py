@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+import sys
 import urllib.error
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -219,6 +220,21 @@ def test_shapes_through_the_class_of_pyg(tmp_path, name, categories):
         graph = found.graphs[number]
         assert (graph.x.shape, graph.edge_index.shape, int(graph.category)) == ((12, 6), (2, 96), number)
         assert graph.y.unique().tolist() == [labels[number][-1]]
+
+
+def test_rooms_through_the_class_of_pyg(tmp_path, monkeypatch):
+    """One area is the test part, and every tenth other block is for validation."""
+    generator, raw = np.random.default_rng(0), tmp_path / "data" / "S3DIS" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "all_files.txt").write_text("indoor/blocks.h5\n")
+    (raw / "room_filelist.txt").write_text("Area_1_hall\n" * 21 + "Area_5_office\n" * 2)
+    blocks = {"data": generator.random((23, 40, 9), dtype=np.float32), "label": np.arange(23)[:, None].repeat(40, 1)}
+    package = SimpleNamespace(File=lambda path: blocks)
+    monkeypatch.setitem(sys.modules, "h5py", package)
+    found = load_dataset(DatasetConfig(format="PyG-S3DIS", name="Area_5", dir=str(tmp_path / "data"), task="node"))
+    labels = [[int(found.graphs[int(i)].y[0]) for i in part] for part in found.parts]
+    assert labels == [[i for i in range(21) if i not in (9, 19)], [9, 19], [21, 22]]
+    assert found.graphs[0].edge_index.shape == (2, 40 * 32)
 
 
 def test_superpixels_of_digits_get_their_positions(tmp_path):
