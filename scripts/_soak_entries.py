@@ -14,7 +14,7 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import transforms
 from pyg_topomask.nn import ATTENTION, MASK, GKATAttention, GPSLayer, MaskedAttention
-from pyg_topomask.nn.attention.masked import KERNEL_CHOICES
+from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.testing import examples
 from pyg_topomask.transforms import that_add
 
@@ -205,7 +205,7 @@ def random_attention(draw: random.Random) -> tuple[str, Module, BaseTransform]:
     torch.manual_seed(draw.getrandbits(30))
     attentions, masks = examples(ATTENTION), examples(MASK, [draw.choice([3, 40])])
     name = draw.choice([*attentions, *masks])
-    settings: dict[str, Any] = {"heads": draw.choice([1, 2, 4]), "kernel": draw.choice(KERNEL_CHOICES)}
+    settings: dict[str, Any] = {"heads": draw.choice([1, 2, 4]), "kernel": draw.choice(KERNELS)}
     if name in masks:
         build = partial(MaskedAttention, num_features=8, mask=masks[name]())
     else:

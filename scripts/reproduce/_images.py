@@ -121,9 +121,22 @@ def train_images(
 
 def classifier(pictures: Pictures, layers: int, positions: bool, pool: str = "mean", **branch: Any) -> ImageModel:
     """A vision transformer, or message passing on patches; ``branch`` is the ``attn`` or ``conv`` of `GPSModel`."""
-    channels, places = pictures.parts["train"][0].size(-1), pictures.side**2 if positions else None
-    settings = {"pool": pool, "pre_norm": True, "act": "gelu", "num_positions": places}
-    return ImageModel(GPSModel(channels, WIDTH, CLASSES, layers, **branch, **settings))
+    channels = pictures.parts["train"][0].size(-1)
+    model = GPSModel(channels, WIDTH, CLASSES, layers, **branch, pool=pool, pre_norm=True, act="gelu")
+    if positions:
+        model.encoder = Placed(model.encoder, pictures.side**2)
+    return ImageModel(model)
+
+
+class Placed(Module):
+    """An encoder, and a learned vector for each node of an image."""
+
+    def __init__(self, encoder: Module, num_nodes: int) -> None:
+        super().__init__()
+        self.encoder, self.vectors = encoder, Parameter(0.02 * torch.randn(num_nodes, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encoder(x) + self.vectors.repeat(x.size(0) // self.vectors.size(0), 1)
 
 
 class DenseFeaturesMask(Mask):

@@ -30,7 +30,7 @@ from pyg_topomask.ops.attention.traced import linear_of_graphs
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_weights
 from pyg_topomask.ops.numerics import at_least_float32
 
-KERNEL_CHOICES = (*FEATURE_MAP, "softmax")
+KERNELS = (*FEATURE_MAP, "softmax")
 
 # Number N H R of random features above which heads are computed one by one, and again in the backward pass. This takes
 # a quarter more time and 1/H of the memory. GKAT on Cora and CiteSeer stays below.
@@ -87,7 +87,7 @@ class MaskedAttention(Attention):
         cost="N without a mask, or that of the mask",
         when="one of the [masks](../masks.md); without a mask, the cheapest exchange between all nodes",
         reach="far",
-        examples=tuple({"kernel": kernel, "num_features": 12} for kernel in KERNEL_CHOICES),
+        examples=tuple({"kernel": kernel, "num_features": 12} for kernel in KERNELS),
     )
     accepts_tokens = True  # `mask_of_graph` borders the mask
     config_keys = keys_of(
@@ -111,7 +111,7 @@ class MaskedAttention(Attention):
         super().__init__(channels, heads)
         check_choice("normalizer", normalizer, NORMALIZERS)
         mask = joined_masks(mask, self.heads, mask_heads)
-        check_choice("kernel", kernel, KERNEL_CHOICES)
+        check_choice("kernel", kernel, KERNELS)
         if path not in PATHS or (kernel == "softmax" and path == "factored"):
             raise ValueError(f"'path' must be one of {', '.join(PATHS)}; 'softmax' is never factored (got {path!r})")
         self.kernel, self.mask, self.path, self.normalizer = kernel, mask, path, normalizer

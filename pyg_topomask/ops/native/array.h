@@ -10,6 +10,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <stdexcept>
 #include <type_traits>
 
 #include "parallel.h"
@@ -46,9 +47,7 @@ template <class T>
 struct Rows {
     T* data;
     int64_t size[4], stride[4];
-    T* operator()(int64_t i) const { return data + i * stride[0]; }
     T* operator()(int64_t i, int64_t j) const { return data + i * stride[0] + j * stride[1]; }
-    T* operator()(int64_t i, int64_t j, int64_t k) const { return (*this)(i, j) + k * stride[2]; }
 };
 
 class Call {
@@ -112,8 +111,9 @@ struct Matrix {
           value(call.dense<const T>(first + 2, {call.size(first + 1, 0)})) {}
 };
 
-// Calls function(call) and returns its result, 0 if it has none, or an error code: -1 if memory is short, -2 at an unexpected failure,
-// -1000 - i if array i does not fit, and -999 if there are too many or too few.
+// Calls function(call) and returns its result, 0 if it has none, or an error code: -1 if memory is short, -2 at an
+// unexpected failure, -1000 - i if array i does not fit, and -999 if there are too many or too few. An exception that
+// leaves C++ would end the process.
 template <class F>
 int64_t checked(const int64_t* block, int64_t arrays, int64_t numbers, const F& function) try {
     const Call call(block, arrays, numbers);
@@ -122,8 +122,12 @@ int64_t checked(const int64_t* block, int64_t arrays, int64_t numbers, const F& 
     return 0;
 } catch (const Misfit& misfit) {
     return -1000 - misfit.array;
+} catch (const std::bad_alloc&) {
+    return -1;
+} catch (const std::length_error&) {  // more than any memory holds
+    return -1;
 } catch (...) {
-    return error_code();
+    return -2;
 }
 
 // Calls function(call, zero) with a zero of the dtype of array `like`: float or double.

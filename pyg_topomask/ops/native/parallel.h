@@ -1,5 +1,5 @@
 // What all libraries of these folders share: a loop over tasks on several threads, memory whose vectors lie on cache
-// lines of their own, numbers in vector registers, early reads of memory, and error codes.
+// lines of their own, numbers in vector registers, and early reads of memory.
 
 #pragma once
 
@@ -10,7 +10,6 @@
 #include <exception>
 #include <mutex>
 #include <new>
-#include <stdexcept>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -81,18 +80,6 @@ struct Vector {
 template <int WRITE, class T>
 INLINED void fetch(const T* from, int64_t count) {
     for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, WRITE);
-}
-
-// The error code of the exception that was caught: -1 if memory is short, -2 at any other. An exception that leaves C++
-// would end the process.
-inline int error_code() try {
-    throw;
-} catch (const std::bad_alloc&) {
-    return -1;
-} catch (const std::length_error&) {  // more than any memory holds
-    return -1;
-} catch (...) {
-    return -2;
 }
 
 }  // namespace

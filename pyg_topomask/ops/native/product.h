@@ -38,20 +38,32 @@ inline void copy(const T* from, int64_t count, T* to) {
     for (; i < count; ++i) to[i] = from[i];
 }
 
-// A tile of V vectors in each row of C.
-template <int V, class T>
-inline void add_tile(const T* a, int64_t by_row, int64_t by_column, int64_t depth, const T* b, int64_t b_stride, T* c,
-                     int64_t c_stride) {
-    constexpr int L = Vec<T>::L;
-    typename Vec<T>::type sums[ROWS][V]{}, x[V];
-    for (int64_t p = 0; p < depth; ++p, a += by_column, b += b_stride) {
+// Sums of the products of ROWS rows of a with V vectors of each row of b, in their order; vector v of row p is at row(p, v).
+template <int V, class T, class Row>
+INLINED void multiply_tile(const T* a, int64_t by_row, int64_t by_column, int64_t depth, const Row& row,
+                           typename Vec<T>::type (&sums)[ROWS][V]) {
+    typename Vec<T>::type x[V];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) x[v] = Vec<T>::load(b + v * L);
+        for (int v = 0; v < V; ++v) sums[r][v] = typename Vec<T>::type{};
+    for (int64_t p = 0; p < depth; ++p, a += by_column) {
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) x[v] = Vec<T>::load(row(p, v));
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 2
             for (int v = 0; v < V; ++v) sums[r][v] += a[r * by_row] * x[v];
     }
+}
+
+// A tile of V vectors in each row of C.
+template <int V, class T>
+inline void add_tile(const T* a, int64_t by_row, int64_t by_column, int64_t depth, const T* b, int64_t b_stride, T* c,
+                     int64_t c_stride) {
+    constexpr int L = Vec<T>::L;
+    typename Vec<T>::type sums[ROWS][V];
+    multiply_tile<V>(a, by_row, by_column, depth, [=](int64_t p, int v) { return b + p * b_stride + v * L; }, sums);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 2

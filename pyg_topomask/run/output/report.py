@@ -127,7 +127,7 @@ def titled_table(title: str, columns: Mapping[str, Sequence[str]], caption: str)
     """A table for a terminal from the cells of each column; the first column is aligned left, all others right."""
     table = Table()
     for number, name in enumerate(columns):
-        table.add_column(name.replace(" (", "\n("), justify="right" if number else "left", overflow="fold")
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in zip(*columns.values()):
         table.add_row(*map(Text, row))  # brackets in names are no markup
     return between_lines(title, table, caption)

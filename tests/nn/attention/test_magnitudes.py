@@ -7,7 +7,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import from_networkx
 
 from pyg_topomask.nn import ATTENTION, GRFMask, MaskedAttention
-from pyg_topomask.nn.attention.masked import KERNEL_CHOICES
+from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.ops.attention.plan import PATHS
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
@@ -15,15 +15,15 @@ from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 CASES = [
     *(
         (kernel, path, torch.float32)
-        for kernel in KERNEL_CHOICES
+        for kernel in KERNELS
         for path in PATHS
         if (kernel, path) != ("softmax", "factored")
     ),
-    *((kernel, "auto", dtype) for kernel in KERNEL_CHOICES for dtype in (torch.bfloat16, torch.float16)),
+    *((kernel, "auto", dtype) for kernel in KERNELS for dtype in (torch.bfloat16, torch.float16)),
 ]
 EVERY = [
     *((name, {}) for name in ATTENTION),
-    *((name, {"kernel": kernel}) for name in ("GRF", "GKAT", "Linear") for kernel in KERNEL_CHOICES),
+    *((name, {"kernel": kernel}) for name in ("GRF", "GKAT", "Linear") for kernel in KERNELS),
     ("Exphormer", {"num_virtual": 2}),
 ]
 

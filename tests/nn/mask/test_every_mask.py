@@ -10,7 +10,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import from_networkx
 
 from pyg_topomask.nn import MASK, MaskedAttention
-from pyg_topomask.nn.attention.masked import KERNEL_CHOICES
+from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.testing import GRAPHS, AttentionCase, examples, prepared
 from tests.nn.attention.weights_case import WeightsCase
 from tests.threads import NoRacingSums
@@ -22,7 +22,7 @@ CHANNELS = 8
 MASKS = examples(MASK)
 GRIDS = ("path", "single")  # the paths among the tiny graphs, numbered from one end to the other
 CASES = [*((name, kernel) for name in MASKS for kernel in ("relu", "softmax"))]
-CASES += [("tree max_hops=8", kernel) for kernel in KERNEL_CHOICES if kernel not in ("relu", "softmax")]
+CASES += [("tree max_hops=8", kernel) for kernel in KERNELS if kernel not in ("relu", "softmax")]
 
 
 def moved(module):

@@ -2,9 +2,6 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
 #include <limits>
 
 #include "../exponential.h"

@@ -50,7 +50,7 @@ struct Problem {
 
 template <class T>
 void search_flat(const Problem<T>& p, int64_t a, int64_t b) {
-    const int64_t tiles = div_up(p.num_k, Vec<T>::L), chunk = div_up(CHUNK_BYTES, BYTES * p.dim * KV) * KV;
+    const int64_t tiles = div_up(p.num_k, Vec<T>::L), chunk = div_up(CHUNK_BYTES, VECTOR_BYTES * p.dim * KV) * KV;
     std::vector<int64_t> rows(b - a);
     std::iota(rows.begin(), rows.end(), a);
     std::vector<Block<T>> blocks = p.blocks(rows.data(), b - a);

@@ -2,38 +2,24 @@
 
 #pragma once
 
-#include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <limits>
 #include <numeric>
-#include <type_traits>
-#include <vector>
-#if defined(__AVX512F__) || defined(__AVX2__)
+#ifdef __AVX__
 #include <immintrin.h>
 #endif
 
 #include "../array.h"
+#include "../product.h"
 
 namespace {
 
 constexpr int TASK_QUERIES = 128;     // queries that a thread takes at once
 constexpr int CHUNK_BYTES = 1 << 18;  // keys that stay in the second-level cache while these queries pass
 constexpr int FLOOR_KEYS = 512;       // keys of a flat search from which it takes its first floors
-// A vector of keys has BYTES bytes, which one register holds. A tile has QB queries and KV vectors of keys, and so
-// QB * KV sums.
-#if defined(__AVX512F__)
-constexpr int BYTES = 64, QB = 8, KV = 2;
-#elif defined(__AVX2__)
-constexpr int BYTES = 32, QB = 4, KV = 2;
-#else
-constexpr int BYTES = 16, QB = 4, KV = 2;
-#endif
+// A register holds a vector of keys. A tile has QB queries and KV vectors of keys, and so QB * KV sums.
+constexpr int QB = ROWS, KV = VECTORS;
 constexpr int FIXED_DIM = 16;  // up to this width, the loop of a tile is compiled for each width
-
-template <class T>
-using Vec = Vector<T, BYTES>;
 
 inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -44,7 +30,7 @@ inline uint32_t lanes_at_least(const typename Vec<T>::type& v, T floor) {
 #if defined(__AVX512F__)
     if constexpr (narrow) return _mm512_cmp_ps_mask(__m512(v), _mm512_set1_ps(floor), _CMP_GE_OQ);
     else return _mm512_cmp_pd_mask(__m512d(v), _mm512_set1_pd(floor), _CMP_GE_OQ);
-#elif defined(__AVX2__)
+#elif defined(__AVX__)
     if constexpr (narrow) return _mm256_movemask_ps(_mm256_cmp_ps(__m256(v), _mm256_set1_ps(floor), _CMP_GE_OQ));
     else return _mm256_movemask_pd(_mm256_cmp_pd(__m256d(v), _mm256_set1_pd(floor), _CMP_GE_OQ));
 #else
@@ -54,63 +40,11 @@ inline uint32_t lanes_at_least(const typename Vec<T>::type& v, T floor) {
 #endif
 }
 
+// Inner products of QB queries, `q[j][i]`, with KV vectors. Here as in all other loops, each lane adds its products in the
+// order of j, so that the score of a pair is the same wherever it is computed.
 template <class T>
-struct Scores {
-    typename Vec<T>::type score[QB][KV];
-    uint32_t mask[QB];  // bit v * L + lane: the score is at least the query's floor
-};
-
-// Inner products of QB queries, `q[j][i]`, with KV vectors; D is `dim`, or 0. Here as in all other loops, each lane adds
-// its products in the order of j, so that the score of a pair is the same wherever it is computed.
-template <class T, int D>
-inline void multiply_tile(const T* q, const T* const* keys, int dim, typename Vec<T>::type (&score)[QB][KV]) {
-    using V = typename Vec<T>::type;
-#pragma GCC unroll 8
-    for (int i = 0; i < QB; ++i)
-#pragma GCC unroll 2
-        for (int v = 0; v < KV; ++v) score[i][v] = V{};
-    const int width = D > 0 ? D : dim;
-    for (int j = 0; j < width; ++j, q += QB) {
-        V key[KV];
-#pragma GCC unroll 2
-        for (int v = 0; v < KV; ++v) key[v] = Vec<T>::load(keys[v] + j * Vec<T>::L);
-#pragma GCC unroll 8
-        for (int i = 0; i < QB; ++i)
-#pragma GCC unroll 2
-            for (int v = 0; v < KV; ++v) score[i][v] += key[v] * q[i];
-    }
-}
-
-// Score KV vectors of keys; false, and nothing in `out`, if all scores are below the floors.
-template <class T, int D>
-bool score_tile(const T* q, const T* const* keys, int dim, const T* floor, Scores<T>& out) {
-    typename Vec<T>::type score[QB][KV];
-    multiply_tile<T, D>(q, keys, dim, score);
-    uint32_t any = 0;
-#pragma GCC unroll 8
-    for (int i = 0; i < QB; ++i)
-#pragma GCC unroll 2
-        for (int v = 0; v < KV; ++v) any |= lanes_at_least(score[i][v], floor[i]);
-    if (__builtin_expect(!any, 1)) return false;
-    for (int i = 0; i < QB; ++i) {
-        out.mask[i] = 0;
-        for (int v = 0; v < KV; ++v) {
-            out.score[i][v] = score[i][v];
-            out.mask[i] |= lanes_at_least(score[i][v], floor[i]) << v * Vec<T>::L;
-        }
-    }
-    return true;
-}
-
-template <class T>
-using ScoreTile = bool (*)(const T*, const T* const*, int, const T*, Scores<T>&);
-
-template <class T, int D = FIXED_DIM>
-ScoreTile<T> score_tile_for(int dim) {
-    if constexpr (D == 0)
-        return score_tile<T, 0>;
-    else
-        return dim == D ? score_tile<T, D> : score_tile_for<T, D - 1>(dim);
+INLINED void multiply(const T* q, const T* const* keys, int dim, typename Vec<T>::type (&score)[QB][KV]) {
+    multiply_tile<KV>(q, 1, QB, dim, [keys](int64_t j, int v) { return keys[v] + j * Vec<T>::L; }, score);
 }
 
 // Keys can be divided into classes, of which each keeps its best score. If `keep` classes reach a number, `keep` keys do.
@@ -144,7 +78,7 @@ template <class T>
 struct Block {
     Block(int dim, int keep)
         : dim(dim), keep(keep), query(size_t(dim) * QB), value(size_t(keep) * QB), index(size_t(keep) * QB),
-          score(score_tile_for<T>(dim)) {}
+          visit_tile(visit_for(dim)) {}
 
     // Take `num` queries, rows `row[i]` of `q`; the places beyond them accept nothing.
     void start(const T* q, const int64_t* row, int num) {
@@ -190,7 +124,7 @@ struct Block {
             const T* data[KV];
             for (int v = 0; v < KV; ++v) data[v] = packed + (at + v) * L * dim;
             typename Vec<T>::type found[QB][KV];
-            multiply_tile<T, 0>(query.data(), data, dim, found);
+            multiply(query.data(), data, dim, found);
             for (int v = 0; v < std::min<int64_t>(KV, vectors - at); ++v)
                 for (int i = 0; i < QB; ++i) improve(&classes[(i * rows + (at + v) % rows) * L], found[i][v]);
         }
@@ -198,19 +132,42 @@ struct Block {
     }
 
     // Offer KV vectors of the `num` packed keys, from vector `from` on.
-    void visit(const T* packed, int64_t num, int64_t from) {
+    void visit(const T* packed, int64_t num, int64_t from) { (this->*visit_tile)(packed, num, from); }
+
+    // The same; D is `dim`, or 0.
+    template <int D>
+    void visit_of(const T* packed, int64_t num, int64_t from) {
         constexpr int L = Vec<T>::L;
         const T* data[KV];
         for (int v = 0; v < KV; ++v) data[v] = packed + (from + v) * L * dim;
-        Scores<T> found;
-        if (!score(query.data(), data, dim, floor, found)) return;
-        for (int i = 0; i < QB; ++i) {
-            const T* lane_score = reinterpret_cast<const T*>(found.score[i]);
-            for (uint32_t rest = found.mask[i]; rest; rest &= rest - 1) {
-                const int64_t place = from * L + __builtin_ctz(rest);
-                if (place < num) insert(i, lane_score[__builtin_ctz(rest)], int32_t(place));
+        typename Vec<T>::type score[QB][KV];
+        multiply(query.data(), data, D > 0 ? D : dim, score);
+        uint32_t any = 0, mask[QB] = {};  // bit v * L + lane: the score is at least the query's floor
+#pragma GCC unroll 8
+        for (int i = 0; i < QB; ++i)
+#pragma GCC unroll 2
+            for (int v = 0; v < KV; ++v) any |= lanes_at_least(score[i][v], floor[i]);
+        if (__builtin_expect(!any, 1)) return;
+        alignas(64) T lanes[QB][KV * L];
+#pragma GCC unroll 8
+        for (int i = 0; i < QB; ++i)
+#pragma GCC unroll 2
+            for (int v = 0; v < KV; ++v) {
+                Vec<T>::store(score[i][v], lanes[i] + v * L);
+                mask[i] |= lanes_at_least(score[i][v], floor[i]) << v * L;
             }
-        }
+        for (int i = 0; i < QB; ++i)
+            for (uint32_t rest = mask[i]; rest; rest &= rest - 1) {
+                const int64_t place = from * L + __builtin_ctz(rest);
+                if (place < num) insert(i, lanes[i][__builtin_ctz(rest)], int32_t(place));
+            }
+    }
+
+    typedef void (Block::*Visit)(const T*, int64_t, int64_t);
+    template <int D = FIXED_DIM>
+    static Visit visit_for(int dim) {
+        if constexpr (D == 0) return &Block::visit_of<0>;
+        else return dim == D ? &Block::visit_of<D> : visit_for<D - 1>(dim);
     }
 
     void store(const int64_t* row, int64_t key_offset, int64_t width, int64_t* out) const {
@@ -224,7 +181,7 @@ struct Block {
     T floor[QB];           // a number that the k-th best score of each is known to reach
     std::vector<T> value;  // [QB][keep]
     std::vector<int32_t> index;
-    ScoreTile<T> score;
+    Visit visit_tile;
 };
 
 // Keys in vectors, `tile[j][lane]`: rows id[0], id[1], … of `k`, or its first ones.

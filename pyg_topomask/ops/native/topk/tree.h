@@ -221,7 +221,7 @@ struct TreeSearch {
     void bound_tile(const Balls<T>& balls, int64_t vector, const Block<T>& block, V (&out)[QB][KV]) const {
         const T* centre[KV];
         for (int v = 0; v < KV; ++v) centre[v] = &balls.centre[(vector + v) * L * tree.dim];
-        multiply_tile<T, 0>(block.query.data(), centre, tree.dim, out);
+        ::multiply(block.query.data(), centre, tree.dim, out);
 #pragma GCC unroll 2
         for (int v = 0; v < KV; ++v) {
             const V radius = Vec<T>::load(&balls.radius[(vector + v) * L]);
