@@ -131,7 +131,7 @@ class GPSModel(Resettable):
         check_homogeneous(graph)
         if graph is not None and not isinstance(graph, Data):
             graph = with_attributes(Data(), **graph)
-        if graph is None and self.transform is not None:
+        if graph is None and (self.transform is not None or not self.requires):
             graph = graph_of(edge_index, x.size(0), batch, self.transform)
         if (self.edge_encoder is None) != (edge_attr is None):
             has, gets = ("no", "an") if self.edge_encoder is None else ("an", "no")
