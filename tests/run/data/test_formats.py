@@ -357,6 +357,44 @@ def test_real_files(real_data, name, more, sizes, parts):
         assert [*splits.sizes.values()] == parts
 
 
+def write_tables(folder, tables):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in tables.items():
+        with gzip.open(folder / f"{name}.csv.gz", "wt") as file:
+            np.savetxt(file, content, delimiter=",", fmt="%g")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("arxiv", "time"), ("products", "sales_ranking"), ("proteins", "species")])
+def test_nodes_of_ogb_through_its_own_class(tmp_path, name, kind):
+    """The graph is undirected; nodes of proteins get the mean of their edges' features."""
+    pytest.importorskip("ogb")
+    folder, draw = tmp_path / "data" / "OGB" / f"ogbn_{name}", np.random.default_rng(0)
+    labels = draw.integers(2, size=(9, 112 if name == "proteins" else 1))
+    tables = {"num-node-list": [[9]], "num-edge-list": [[6]], "edge": [[i, i + 1] for i in range(6)]}
+    tables |= {"node-label": labels, "node-feat": draw.random((9, 3))}
+    if name == "proteins":
+        del tables["node-feat"]
+        tables |= {"edge-feat": np.eye(6, 8), "node_species": np.ones((9, 1))}
+    elif name == "arxiv":
+        tables["node_year"] = np.ones((9, 1))
+    write_tables(folder / "raw", tables)
+    write_tables(folder / "split" / kind, {"train": range(5), "valid": [5, 6], "test": [7, 8]})
+    (folder / "RELEASE_v1.txt").write_text("")
+    dataset = load_dataset(DatasetConfig(format="OGB", name=f"ogbn-{name}", dir=str(tmp_path / "data"), task="node"))
+    (graph,) = dataset.graphs
+    assert {tuple(edge) for edge in graph.edge_index.T.tolist()} == {
+        (i, j) for i in range(7) for j in range(7) if abs(i - j) == 1
+    }
+    assert [graph[f"{part}_mask"].nonzero().view(-1).tolist() for part in PARTS] == [[*range(5)], [5, 6], [7, 8]]
+    assert np.array_equal(graph.y.reshape(labels.shape), labels)
+    if name == "proteins":
+        assert dataset.task == Task("node", "multilabel", 112)
+        assert (graph.x[0].tolist(), graph.x[8].tolist()) == ([1, *[0] * 7], [0] * 8)  # one edge, no edge
+        assert graph.x[1].tolist() == [0.5, 0.5, *[0] * 6]  # two edges
+    else:
+        assert dataset.task == classification("node", {"arxiv": 40, "products": 47}[name])
+
+
 LINKS = {"ogbl-collab": (True, 50), "ogbl-ppa": (True, 100), "ogbl-ddi": (True, 20), "ogbl-citation2": (False, None)}
 LINKS["ogbl-vessel"] = (False, None)
 
@@ -379,9 +417,7 @@ def write_links(folder, name, num_nodes=9):
         tables |= {} if name == "ogbl-ddi" else {"node-feat": features}
         tables |= {"node_year": np.ones((num_nodes, 1))} if name == "ogbl-citation2" else {}
         tables |= dict.fromkeys(("edge_weight", "edge_year"), np.ones((6, 1))) if name == "ogbl-collab" else {}
-        for table, content in tables.items():
-            with gzip.open(raw / f"{table}.csv.gz", "wt") as file:
-                np.savetxt(file, content, delimiter=",", fmt="%g")
+        write_tables(raw, tables)
     for part, count in (("train", 6), ("valid", 2), ("test", 3)):
         ends = np.stack([np.arange(count), np.arange(count) + 2], axis=1)
         content = {"edge": ends}
