@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, product_by_head
 from pyg_topomask.ops.attention.mask import DenseBlocks, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, group_rows
-from pyg_topomask.ops.memo import outside_transforms
+from pyg_topomask.ops.memo import kept_property, outside_transforms
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
 from pyg_topomask.ops.segment import check_batch, segment_max
 from pyg_topomask.ops.sparse import Pattern
@@ -179,8 +177,7 @@ class ConstantOperator(WrappedOperator):
     def T(self) -> MaskOperator:
         return self.operator.T
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def bound(self) -> ConstantOperator:
         with torch.no_grad(), outside_transforms():
             bound = self.operator.bound
@@ -195,8 +192,7 @@ class ConstantOperator(WrappedOperator):
             lambda rows: self._pairs if rows is None else support.pairs(rows), support.count, support.by_row, True
         )
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def _pairs(self) -> tuple[Pattern, Tensor]:
         support = self.operator.support
         assert support is not None

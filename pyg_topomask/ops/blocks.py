@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import kept_property, once_per_batch
 from pyg_topomask.ops.segment import SizeGroups, size_groups
 
 Triples = tuple[Tensor, Tensor, Tensor]
@@ -51,26 +51,22 @@ class BlockLayout:
             self._tables[key] = torch.tensor(rows, dtype=torch.int64, device="cpu").view(-1, 4)
         return self._tables[key]
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def column(self) -> Tensor:
         """Position of each node within the rows of its graph's block, shape ``[N]``."""
         return torch.arange(len(self._by_node), device=self.device) - self._by_node[:, 0]
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def block(self) -> Tensor:
         """Index of the first entry of each node's block, shape ``[N]``."""
         return self._by_node[:, 2].clone()
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def row_start(self) -> Tensor:
         """Index of the first entry of each node's row, shape ``[N]``."""
         return self.block + self.column * self._by_node[:, 3]
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def _by_node(self) -> Tensor:
         """The row of `table` of each node, ``[N, 4]``."""
         table = self.table()

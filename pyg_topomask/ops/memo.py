@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
+from functools import cached_property, lru_cache, wraps
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -64,6 +64,16 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
         return (when_compiling if compiling else remembered)(*args)
 
     return call
+
+
+def once_per_setting(most: int) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Keep the last ``most`` results of a function of settings: constants, which depend on no mode and no transform."""
+    return lambda function: lru_cache(most)(torch.inference_mode(False)(on_values(function)))
+
+
+def kept_property(function: Callable[[Any], Result]) -> cached_property[Result]:
+    """A `cached_property` whose tensors also serve training if they are first read in inference mode."""
+    return cached_property(torch.inference_mode(False)(function))
 
 
 def is_learned(x: Tensor) -> bool:

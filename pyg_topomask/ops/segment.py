@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyg_topomask.checks import holds, is_exporting
 from pyg_topomask.ops.functions import Linear
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import kept_property, once_per_batch
 from pyg_topomask.ops.sparse import row_pointers
 
 # Groups of graphs (`SizeGroups`): twice the binary logarithm of the most nodes in the first one, and their number.
@@ -58,8 +58,7 @@ class SizeGroups:
         self.shapes = [(len(graphs), max(num_nodes[graph] for graph in graphs)) for graphs in self.graphs]
         """Number of graphs ``g`` of each group, and number of nodes ``n`` of the largest one."""
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def slot(self) -> Tensor | None:
         """Row of each node in the padded groups, one after the other, shape ``[N]``; :obj:`None` if nothing moves."""
         start, total = [0] * len(self.num_nodes), 0
@@ -85,8 +84,7 @@ class SizeGroups:
         rows = torch.cat([part.flatten(0, 1) for part in parts]) if len(parts) > 1 else parts[0].flatten(0, 1)
         return rows if self.slot is None else _Place.apply(rows, self.slot, rows.size(0), True)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def inside(self) -> list[Tensor | None]:
         """Pairs of nodes of each group's graphs, bool, ``[g, n, n]``; :obj:`None` if nothing is padded."""
         found: list[Tensor | None] = []
@@ -237,7 +235,5 @@ def segment_linear_attention(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | No
     Returns:
         Shape ``[N, H, D]``.
     """
-    if batch is None:
-        state = torch.einsum("nhr,nhd->hrd", k, v)
-        return torch.einsum("nhr,hrd->nhd", q, state)
-    return in_groups(lambda _, q, k, v: q @ (k.mT @ v), size_groups(batch), q, k, v)
+    groups = size_groups(v.size(0) if batch is None else batch)
+    return in_groups(lambda _, q, k, v: q @ (k.mT @ v), groups, q, k, v)

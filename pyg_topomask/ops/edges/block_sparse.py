@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.ops.hashing import GOLDEN, MIX_1, below, mix, wrap
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import once_per_batch, once_per_setting
 from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 
@@ -53,8 +52,7 @@ def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: 
     return Pattern(row, col, batch.numel(), batch.numel())
 
 
-@lru_cache(maxsize=4)
-@torch.inference_mode(False)
+@once_per_setting(4)
 def one_graph(num_nodes: int, device: torch.device) -> Tensor:
     """``batch`` of a single graph. Repeated calls return the same tensor, so `once_per_batch` finds its results."""
     return torch.zeros(num_nodes, dtype=torch.long, device=device)

@@ -10,6 +10,7 @@ from scipy.sparse import csc_matrix, csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
+from pyg_topomask.ops.memo import kept_property
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.segment import ragged_ranges
@@ -61,15 +62,13 @@ class Meeting:
     def __init__(self, left: Pattern, right: Pattern) -> None:
         self.left, self.right = left, right
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def counts(self) -> TermCounts:
         """Counts of the terms."""
         left, right = self.left, self.right
         return TermCounts(left.row, left.col, right.col, (left.num_rows, left.num_cols, right.num_rows))
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
         """The pairs and the two entries of each term, as returned by `join`."""
         return join(self.left, self.right, self.counts.total if self.left.col.is_cuda else None)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear
+from pyg_topomask.ops.memo import once_per_setting
 from pyg_topomask.ops.products.spectrum import signal, spectrum, unwrap, wrap
 
 # The numbers of a transform collide in the cache if their distance in memory, which is the length of another axis, is a
@@ -48,8 +49,7 @@ def toeplitz_matrix(weight: Tensor, grid_shape: Sequence[int]) -> Tensor:
     return weight.flatten(1).gather(1, offsets).view(-1, size, size)
 
 
-@lru_cache(maxsize=8)
-@torch.inference_mode(False)
+@once_per_setting(8)
 def _offsets(grid_shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Index of the weight of each entry ``p - q + n - 1``, by rows, shape ``[N²]``."""
     offset = torch.zeros(1, 1, dtype=torch.int64, device=device)

@@ -8,11 +8,12 @@ paths.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import log2, pi, prod
 
 import torch
 from torch import Tensor
+
+from pyg_topomask.ops.memo import once_per_setting
 
 # Largest path whose kernel is multiplied as a matrix, and number of hypercube axes that one matrix handles. Matrix
 # products use the hardware better than transforms and butterflies, although these need fewer multiply-adds.
@@ -132,8 +133,7 @@ def _times(kernel: Tensor, x: Tensor) -> Tensor:
     return kernel[0] @ x if kernel.size(0) == 1 else torch.stack([one @ head for one, head in zip(kernel, x)])
 
 
-@lru_cache(maxsize=8)
-@torch.inference_mode(False)
+@once_per_setting(8)
 def _hamming(dim: int, device: torch.device) -> Tensor:
     """Hamming distance of each pair of nodes of a hypercube, by rows, shape ``[4^dim]``, int64."""
     node = torch.arange(2**dim, device=device)
@@ -141,8 +141,7 @@ def _hamming(dim: int, device: torch.device) -> Tensor:
     return sum((differ >> bit & 1 for bit in range(dim)), torch.zeros_like(differ)).flatten()
 
 
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)
+@once_per_setting(32)
 def _cosines(num_nodes: int, device: torch.device) -> Tensor:
     """Orthonormal eigenvectors of a path's Laplacian, one per column: ``[n, n]``, float64."""
     index = torch.arange(num_nodes, dtype=torch.float64, device=device)
@@ -150,8 +149,7 @@ def _cosines(num_nodes: int, device: torch.device) -> Tensor:
     return basis / basis.norm(dim=0)
 
 
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)
+@once_per_setting(32)
 def _eigenvalues(num_nodes: int, device: torch.device) -> Tensor:
     """Eigenvalues ``[n + 1]`` of a path's Laplacian and of the highest cosine of the mirrored path, float64."""
     index = torch.arange(num_nodes + 1, dtype=torch.float64, device=device)

@@ -10,12 +10,13 @@ Reference: Crandall and Fagin, *Discrete weighted transforms and large-integer a
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import pi
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+
+from pyg_topomask.ops.memo import once_per_setting
 
 
 def spectrum(x: Tensor, size: int) -> Tensor:
@@ -53,8 +54,7 @@ def unwrap(x: Tensor, num: int) -> Tensor:
     return torch.cat([-x.imag[..., x.size(-1) - num + 1 :], x.real[..., :num]], dim=-1)
 
 
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)
+@once_per_setting(32)
 def _turns(size: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     r"""Factors :math:`e^{i \pi j / (2 L)}` before a transform, and their inverses."""
     angle = torch.arange(size, dtype=torch.float64, device=device) * (pi / (2 * size))

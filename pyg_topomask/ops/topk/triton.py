@@ -6,7 +6,6 @@ for lower keys. All numbers differ, so ties need no special treatment.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops import triton_support
+from pyg_topomask.ops.memo import once_per_setting
 from pyg_topomask.ops.triton_support import power_of_two
 
 MAX_TOPK = 128  # packed numbers kept in registers for each query
@@ -60,8 +60,7 @@ def search(problem: Any) -> Tensor:
     return index
 
 
-@lru_cache(maxsize=4)
-@torch.inference_mode(False)
+@once_per_setting(4)
 def _blocks(ptr_q: tuple[int, ...], ptr_k: tuple[int, ...], device: torch.device) -> Tensor:
     """First and last query and key of each block of queries, int32, ``[blocks, 4]``; all layers share them."""
     graphs = zip(pairwise(ptr_q), pairwise(ptr_k))

@@ -2,12 +2,10 @@ r"""The structure of the mask :math:`\Phi_1 \Phi_2^\top` of two walk tables, whi
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import kept_property, once_per_batch
 from pyg_topomask.ops.numerics import coarsest_eps
 from pyg_topomask.ops.products.factors import TermCounts
 from pyg_topomask.ops.walks.merge import WalkTable, revisits
@@ -68,16 +66,14 @@ class WalkProduct:
         """Number of stored entries of both tables."""
         return sum(table.length.numel() for table in self._stored)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def counts(self) -> TermCounts:
         """Counts of the products of walk entries that meet in a node."""
         start, visited = self._stored[0].index
         keys = self._stored[1].index[1] if self.symmetric else torch.arange(self.num_nodes, device=start.device)
         return TermCounts(start, visited, keys, (self.num_nodes,) * 3)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def absolute(self) -> WalkProduct:
         """The same walks with absolute loads and coefficients; the object itself if none is negative."""
         numbers = [table.load for table in self.distinct_tables]
@@ -90,8 +86,7 @@ class WalkProduct:
         diagonal = None if self.diagonal is None else self.diagonal.abs()
         return WalkProduct(left, second, self.num_nodes, self.max_length, self.eps, diagonal)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def squared_norms(self) -> Tensor:
         r"""Coefficients ``[N, Q]`` of the diagonal of :math:`\Phi_1 \Phi_1^\top`."""
         walks = self._sorted(0)
@@ -99,8 +94,7 @@ class WalkProduct:
         own = revisits(start, start * self.num_nodes + visited, length, load, self.num_nodes, self.max_length)
         return own.to(walks.load)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def diagonal_change(self) -> Tensor:
         """Difference between `diagonal` and `squared_norms`, as coefficients ``[N, Q]``."""
         assert self.diagonal is not None
@@ -110,22 +104,19 @@ class WalkProduct:
         """Sorted walks of the queries (0) or the keys (1). Copies are not kept, because they take much memory."""
         return sorted_walks(self._stored[side], self.num_nodes, self.max_length)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def left(self) -> EntryTable:
         r"""Entries of :math:`\Phi_1`, linear in ``f``."""
         return merge_lengths(self._sorted(0), self.num_nodes, self.max_length)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def right(self) -> EntryTable | None:
         r"""Entries of :math:`\Phi_2`, linear in ``f``; :obj:`None` for the identity."""
         if self.shared or not self.symmetric:
             return self.left if self.shared else None
         return merge_lengths(self._sorted(1), self.num_nodes, self.max_length)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def pairs(self) -> EntryTable:
         """Entries of the mask as a polynomial in ``f``, which is evaluated at `pair_weights`."""
         if not self.symmetric:
