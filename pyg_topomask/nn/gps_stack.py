@@ -18,6 +18,7 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import Attention, Tied
 from pyg_topomask.nn.gps_layer import GPSLayer, Part
 from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.mask.heat import times_read_together
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.typing import Adj
@@ -127,16 +128,17 @@ class GPSStack(Resettable, ModuleList):
         if num_graphs is None:
             num_graphs = 1 if batch is None else segments(batch).num_graphs
         carries: dict[Any, Any] = {}
-        for layer in self:
-            carry = _carry_in(layer, carries, num_graphs)
-            result = self._apply_layer(layer, x, edge_index, batch, graph, carry, given)
-            if carry is not None:
-                result, carry = result
-                carries.update(zip(_kinds(layer), carry if isinstance(carry, list) else [carry]))
-            if isinstance(result, tuple):
-                x, given["edge_attr"] = result
-            else:
-                x = result
+        with times_read_together(self) if x.is_cuda and not torch.compiler.is_compiling() else nullcontext():
+            for layer in self:
+                carry = _carry_in(layer, carries, num_graphs)
+                result = self._apply_layer(layer, x, edge_index, batch, graph, carry, given)
+                if carry is not None:
+                    result, carry = result
+                    carries.update(zip(_kinds(layer), carry if isinstance(carry, list) else [carry]))
+                if isinstance(result, tuple):
+                    x, given["edge_attr"] = result
+                else:
+                    x = result
         return x
 
     def _apply_layer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import log
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,6 @@ from pyg_topomask.operators.base import NonNegativeOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
-from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import is_learned
 from pyg_topomask.ops.products.chebyshev import heat_series
 from pyg_topomask.ops.products.laplacian import LAPLACIANS, heat_generator
@@ -53,6 +53,8 @@ class HeatOperator(NonNegativeOperator):
         edge_weight: Weights ≥ 0, equal in both directions, shape ``[E]``; one per edge if :obj:`None`.
         laplacian: ``"combinatorial"``, ``"normalized"``, ``"random_walk"`` or ``"adjacency"``.
         tol: Relative error.
+        longest: The longest of the times, or an upper bound, if the host knows it. If :obj:`None`, it is read from
+            ``time``, for which the host waits on CUDA.
 
     Raises:
         ValueError: If the graph is not undirected, a weight or a time is negative, ``tol`` is not in [1e-13, 1),
@@ -67,39 +69,41 @@ class HeatOperator(NonNegativeOperator):
         edge_weight: Tensor | None = None,
         laplacian: str = "combinatorial",
         tol: float = 1e-6,
+        longest: float | None = None,
     ) -> None:
-        check_edges(edge_index, num_nodes, edge_weight)
         check_choice("laplacian", laplacian, LAPLACIANS)
         check_tolerance(tol)
         self.time, self.heads = per_head("time", time, edge_index.device)
         check_time(self.time)
-        self.num_nodes, self.laplacian, self.tol, self._transposed = num_nodes, laplacian, tol, False
+        self.num_nodes, self.laplacian, self.tol = num_nodes, laplacian, tol
         self.dtype, self.device = parameter_dtype(time, edge_weight), edge_index.device
         self._generator = heat_generator(edge_index, num_nodes, edge_weight, laplacian)
+        self._root = self._generator.root  # of this mask; its reciprocal is that of the transposed one
+        self._longest = float(self.time.detach().max()) if longest is None else longest
         has_dtype = isinstance(time, Tensor) or edge_weight is not None
         self._check_range(self.dtype if has_dtype else torch.float64)
-        time, low, high = self.time.double(), self._generator.low[:, None], self._generator.high[:, None]
-        margin = torch.exp(-time.detach() * (self._generator.reached[:, None] - low))  # of the end beyond the spectrum
-        series = heat_series(time, low[:, 0], high[:, 0], tol * margin / self._generator.condition[:, None])
-        self._coeffs = torch.exp(-time * low) * series  # [K + 1, U, H or 1]
+        low, high, reached, condition = self._generator.bounds
+        margin = np.exp(-self._longest * (reached - low))  # of the end beyond the spectrum
+        self._coeffs = heat_series(self.time, low, high, tol * margin / condition, self._longest)  # [K + 1, U, H or 1]
         self.product_cost = 1.0 if is_learned(self._generator.value) else 0.1  # `contract` serves
         self.num_multiply_adds = self._coeffs.size(0) * (self._generator.pattern.nnz + 2 * num_nodes)
-        width = (time.detach() * (high - low) / 2).amax() if low.numel() else torch.zeros(())
-        self._is_wide = 2 * _ROUNDING * torch.finfo(torch.float32).eps * (1 + float(width)) > tol
+        width = self._longest * (high - low).max(initial=0) / 2
+        self._is_wide = bool(2 * _ROUNDING * torch.finfo(torch.float32).eps * (1 + width) > tol)
 
     @property
     def T(self) -> HeatOperator:
-        if self._generator.root is None:
+        if self._root is None:
             return self
         operator = HeatOperator.__new__(HeatOperator)
-        operator.__dict__.update(self.__dict__, _transposed=not self._transposed)
+        operator.__dict__.update(self.__dict__, _root=1 / self._root)
         return operator
 
     @property
     def error(self) -> float | Tensor:
         if self.laplacian != "adjacency":
             return self.tol
-        largest = torch.exp(-self.time.detach().double() * self._generator.low[:, None])  # [U, H or 1]
+        low = torch.from_numpy(self._generator.bounds[0]).to(self.device, non_blocking=True)
+        largest = torch.exp(-self.time.detach().double() * low[:, None])  # [U, H or 1]
         error = self.tol * largest.index_select(0, self._generator.interval)
         return error[:, 0] if self.heads is None else error
 
@@ -108,7 +112,7 @@ class HeatOperator(NonNegativeOperator):
         return self._blocks_by_product(self._generator.pattern, self._shared_blocks, 0.25)
 
     def _shared_blocks(self, layout: BlockLayout) -> list[Tensor] | None:
-        if self._generator.root is not None:
+        if self._root is not None:
             return None
         dtype = torch.float64 if self._is_wide else self.dtype
         return polynomial_blocks(*self._polynomial, layout, dtype)
@@ -121,9 +125,7 @@ class HeatOperator(NonNegativeOperator):
         return Basis(generator.pattern, generator.value, chebyshev=True), self._coeffs, group
 
     def _check_range(self, dtype: torch.dtype) -> None:
-        if self.laplacian != "adjacency" or not self._generator.low.numel():
-            return
-        exponent = float(-(self.time.detach().double() * self._generator.low[:, None]).min())
+        exponent = -self._longest * float(self._generator.bounds[0].min(initial=0))
         if exponent > log(torch.finfo(dtype).max):
             raise ValueError(
                 f"exp('time' times the largest eigenvalue) = exp({exponent:.4g}) is beyond the range of {dtype}; use "
@@ -132,9 +134,9 @@ class HeatOperator(NonNegativeOperator):
 
     def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
         self._check_range(v.dtype)
-        given, root = [x.to(torch.float64 if self._is_wide else x.dtype) for x in (q, k, v)], self._generator.root
-        if root is not None:
-            left = (1 / root if self._transposed else root).to(given[0].dtype)[:, None, None]
+        given = [x.to(torch.float64 if self._is_wide else x.dtype) for x in (q, k, v)]
+        if self._root is not None:
+            left = self._root.to(given[0].dtype)[:, None, None]
             given[:2] = given[0] * left, given[1] / left
         sums = polynomial_attention(*self._polynomial, *given)
         return None if sums is None else sums.to(v.dtype)
@@ -142,11 +144,8 @@ class HeatOperator(NonNegativeOperator):
     def _matmul(self, x: Tensor) -> Tensor:
         self._check_range(x.dtype)
         dtype = torch.float64 if self._is_wide else x.dtype
-        rows, generator = x.reshape(self.num_nodes, -1, x.size(-1)).to(dtype), self._generator
-        root = None if generator.root is None else generator.root.to(dtype)[:, None, None]
-        if root is not None:
-            rows = rows * root if self._transposed else rows / root
-        product = polynomial_product(*self._polynomial, rows)
-        if root is not None:
-            product = product / root if self._transposed else product * root
-        return product.to(x.dtype).view_as(x)
+        rows = x.reshape(self.num_nodes, -1, x.size(-1)).to(dtype)
+        if self._root is None:
+            return polynomial_product(*self._polynomial, rows).to(x.dtype).view_as(x)
+        left = self._root.to(dtype)[:, None, None]
+        return (polynomial_product(*self._polynomial, rows / left) * left).to(x.dtype).view_as(x)

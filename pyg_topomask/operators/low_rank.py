@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.checks import check_floating
-from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.base import MaskOperator, NonNegativeOperator
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.segment import check_batch, segment_linear_attention
@@ -46,7 +46,7 @@ class LowRankOperator(MaskOperator):
 
     @property
     def T(self) -> LowRankOperator:
-        return LowRankOperator(self.right, self.left, self.batch)
+        return type(self)(self.right, self.left, self.batch)
 
     def _with(self, left: Tensor, right: Tensor) -> LowRankOperator:
         return LowRankOperator(left, right, self.batch)
@@ -68,3 +68,7 @@ class LowRankOperator(MaskOperator):
 
     def _by_node(self, factor: Tensor, dtype: torch.dtype) -> Tensor:
         return factor[:, None].to(dtype) if self.heads is None else factor.transpose(0, 1).to(dtype)
+
+
+class PositiveLowRankOperator(NonNegativeOperator, LowRankOperator):
+    """The mask of factors that hold no negative number, which is known without reading them."""

@@ -9,7 +9,7 @@ from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
-from pyg_topomask.ops.csr import check_edges
+from pyg_topomask.ops.csr import check_edges, distinct_edges
 from pyg_topomask.ops.memo import is_learned, once_per_batch
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.polynomial import Basis, polynomial_attention, polynomial_blocks, polynomial_product
@@ -34,10 +34,7 @@ class PowerSeriesOperator(MaskOperator):
     """
 
     def __init__(self, edge_index: Tensor, num_nodes: int, coeffs: Tensor, edge_weight: Tensor | None = None) -> None:
-        check_edges(edge_index, num_nodes, edge_weight)
-        pattern, entry = _merged(edge_index, num_nodes)
-        value = _values(entry, edge_weight, pattern.nnz, coeffs.dtype)
-        self._set(Basis(pattern, value, chebyshev=False), coeffs)
+        self._set(Basis(*_matrix(edge_index, num_nodes, edge_weight, coeffs.dtype), chebyshev=False), coeffs)
 
     def _set(self, basis: Basis, coeffs: Tensor) -> None:
         self.basis, self.coeffs, self.numbers = basis, coeffs, (coeffs, basis.value)
@@ -100,13 +97,9 @@ _absolute = once_per_batch(absolute)
 
 
 @once_per_batch
-def _values(entry: Tensor, weight: Tensor | None, count: int, dtype: torch.dtype) -> Tensor:
-    """Entries of the distinct edges, with equal edges added up, computed once per batch unless weights are learned."""
+def _matrix(edge_index: Tensor, num_nodes: int, weight: Tensor | None, dtype: torch.dtype) -> tuple[Pattern, Tensor]:
+    """Pattern and entries of the distinct edges, which add up equal ones; once per batch unless weights are learned."""
+    check_edges(edge_index, num_nodes, weight)
+    pattern, entry = distinct_edges(edge_index, num_nodes)
     weight = entry.new_ones(entry.numel(), dtype=dtype) if weight is None else weight
-    return weight.new_zeros(count).index_add(0, entry, weight)
-
-
-@once_per_batch
-def _merged(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor]:
-    """Pattern of the distinct edges, and the index of each edge's entry, computed once per batch."""
-    return Pattern.merge(*edge_index, num_nodes, num_nodes)
+    return pattern, weight.new_zeros(pattern.nnz).index_add(0, entry, weight)

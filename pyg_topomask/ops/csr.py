@@ -132,6 +132,12 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
         raise ValueError("'edge_weight' holds NaN or infinity")
 
 
+@once_per_batch
+def distinct_edges(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor]:
+    """Pattern of the distinct edges, and the index of each edge's entry, computed once per batch."""
+    return Pattern.merge(*edge_index, num_nodes, num_nodes)
+
+
 def to_csr(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None) -> CSR:
     """Weighted adjacency of a checked edge list; the pattern does not depend on the order of the edges.
 
@@ -140,9 +146,8 @@ def to_csr(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None
         num_nodes: ``N``.
         edge_weight: Weights, shape ``[E]``; one per edge if :obj:`None`.
     """
-    row, col = edge_index
-    weight = torch.ones(row.numel(), device=row.device) if edge_weight is None else edge_weight
-    pattern, entry = Pattern.merge(row, col, num_nodes, num_nodes)
+    weight = torch.ones(edge_index.size(1), device=edge_index.device) if edge_weight is None else edge_weight
+    pattern, entry = Pattern.merge(*edge_index, num_nodes, num_nodes)
     return CSR(pattern, weight.new_zeros(pattern.nnz).index_add_(0, entry, weight))
 
 

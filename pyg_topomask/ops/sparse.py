@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cached_property, partial, wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 from pyg_topomask.checks import readable
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear, Linear
-from pyg_topomask.ops.memo import is_wrapped, once_per_batch, outside_transforms
+from pyg_topomask.ops.memo import is_learned, is_wrapped, kept_property, once_per_batch, outside_transforms
 
 Result = TypeVar("Result")
 
@@ -103,8 +103,7 @@ class Pattern:
         entries = slice(first, last)
         return Pattern(self.row[entries] - start, self.col[entries], stop - start, self.num_cols), entries
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def row(self) -> Tensor:
         """Row of each entry, int32, shape ``[nnz]``."""
         with outside_transforms(self.rowptr):
@@ -116,8 +115,7 @@ class Pattern:
         """Number of entries."""
         return self.col.numel()
 
-    @cached_property
-    @torch.inference_mode(False)
+    @kept_property
     def transposed(self) -> tuple[Pattern, Tensor]:
         """Pattern of the transposed matrix, and the entry of this pattern for each of its entries, ``[nnz]``."""
         with outside_transforms(self.rowptr, self.col):
@@ -127,19 +125,25 @@ class Pattern:
 
 
 def on_host(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Compute a structure on CPU, and copy it to the device of the first argument, a tensor.
+    """Compute a structure on CPU, and copy it to the device of the first argument, a tensor, unless others are learned.
 
     This is for structures whose sizes depend on values in every step: CUDA would wait in each of them, and waits once.
     """
 
     @wraps(function)
     def call(given: Tensor, *rest: Any) -> Result:
-        if not given.is_cuda:
+        if not given.is_cuda or any(isinstance(x, Tensor) and is_learned(x) for x in rest):
             return function(given, *rest)
-        found = function(given.cpu(), *rest)
+        found = function(given.cpu(), *tree_map_only(Tensor, Tensor.cpu, rest))
         return tree_map_only((Tensor, Pattern), lambda x: x.to(given.device, non_blocking=True), found)
 
     return call
+
+
+@once_per_batch
+def taken(x: Tensor, positions: Tensor) -> Tensor:
+    """Entries or columns of ``x [*, E]``, copied once per batch unless they are learned."""
+    return x.index_select(-1, positions)
 
 
 def check_entries(count: int) -> None:

@@ -75,12 +75,9 @@ def test_the_mode_finds_what_a_gpu_refuses():
 
 
 LAUNCHES = {"GRF": 800, "GKAT": 800, "KMIP": 750, "Primphormer": 770, "Exphormer": 900, "Masked:hop": 800}
-LAUNCHES |= {"Transformer": 480, "Masked:heat": 1150, "Masked:power_series": 1050, "Masked:low_rank": 1200}
+LAUNCHES |= {"Transformer": 480, "Masked:heat": 780, "Masked:power_series": 900, "Masked:low_rank": 780}
 LAUNCHES |= {"Masked:forest": 950, "Masked:tree": 1050, "SAN": 1300}
 """Most launches of a step. PyG's layers with multi-head attention launch 640 kernels, and the host waits 24 times."""
-
-WAITS = {"Masked:heat": 20}
-"""Most waits of a step if they are more than 5: learned times, of which each makes its series."""
 
 
 @pytest.mark.slow
@@ -92,4 +89,4 @@ def test_launches_and_waits_of_a_step(scripts, name, monkeypatch):
         warnings.simplefilter("ignore")
         gpu, _ = launches.step_of(name, launches.graphs_of(name))
     assert gpu.launches.total() <= LAUNCHES.get(name, 1_250), gpu.launches.most_common(20)
-    assert gpu.waits.total() <= WAITS.get(name, 5), gpu.waits.most_common()
+    assert gpu.waits.total() <= 5, gpu.waits.most_common()

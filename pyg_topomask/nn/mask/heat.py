@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from scipy.special import expit
+from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
@@ -61,6 +67,13 @@ class HeatMask(DiffusionMask):
         check_choice("laplacian", laplacian, LAPLACIANS)
         check_tolerance(tol)
         self.laplacian, self.tol = laplacian, tol
+        self._raw: float | None = None  # largest entry of `raw_time`, if the host knows it
+
+    @property
+    def longest(self) -> float:
+        """Upper bound on all times. On CUDA, the host waits for it outside of `times_read_together`."""
+        raw = float(self.raw_time.detach().max()) if self._raw is None else self._raw
+        return self.max_time * float(expit(raw)) * (1 + 1e-6)  # the device rounds to float32
 
     def forward(self, graph: Data) -> HeatOperator:
         """The mask of a graph or batch.
@@ -70,4 +83,19 @@ class HeatMask(DiffusionMask):
                 weight.
         """
         edge_index, weight = read_weighted_edges(self, graph)
-        return HeatOperator(edge_index, int(graph.num_nodes), self.time, weight, self.laplacian, self.tol)
+        return HeatOperator(edge_index, int(graph.num_nodes), self.time, weight, self.laplacian, self.tol, self.longest)
+
+
+@contextmanager
+def times_read_together(model: Module) -> Iterator[None]:
+    """Meanwhile, the heat masks of a model know their times on CUDA: the host waits once, not in each layer."""
+    masks = [mask for mask in model.modules() if isinstance(mask, HeatMask) and mask.raw_time.is_cuda]
+    if masks:
+        raw = torch.cat([mask.raw_time.detach().view(-1) for mask in masks]).cpu()
+        for mask, own in zip(masks, raw.split([mask.heads for mask in masks])):
+            mask._raw = float(own.max())
+    try:
+        yield
+    finally:
+        for mask in masks:
+            mask._raw = None

@@ -15,7 +15,7 @@ from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import stated_num_nodes
 from pyg_topomask.nn.mask.base import Mask
-from pyg_topomask.operators import LowRankOperator
+from pyg_topomask.operators.low_rank import LowRankOperator, PositiveLowRankOperator
 from pyg_topomask.ops.hashing import GOLDEN, mix
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
@@ -132,11 +132,11 @@ class LowRankMask(Mask):
         convolutional = self.encoding == "convolutional"
         _check_position(position, stated_num_nodes(graph), convolutional)
         if convolutional:
-            factors = [self._filtered(position, taps) for taps in (self.left, self.right)]
+            factors = torch.stack([self._filtered(position, taps) for taps in (self.left, self.right)])
         else:
-            factors = [self._waves(position, phase) for phase in (self.phase, torch.zeros_like(self.phase))]
-        left, right = map(self._features, factors)
-        return LowRankOperator(left, right, graph.get("batch"))
+            factors = self._waves(position)
+        left, right = self._features(factors)
+        return PositiveLowRankOperator(left, right, graph.get("batch"))
 
     def _filtered(self, position: Tensor, taps: Tensor) -> Tensor:
         """Noise that is filtered by the taps, at the positions: ``[N, 2 K]`` or ``[H, N, 2 K]``."""
@@ -146,19 +146,19 @@ class LowRankMask(Mask):
         signs = 1 - 2 * (mix(number * GOLDEN + self.seed) & 1)
         return torch.einsum("...k,nkr->...nr", taps, signs.to(taps.dtype)) * self.width**-0.5
 
-    def _waves(self, position: Tensor, phase: Tensor) -> Tensor:
-        """The waves at the positions, ``[N, K]``, ``[N, 2 K]``, ``[H, N, K]`` or ``[H, N, 2 K]``."""
-        amplitude, frequency, phase = at_least_float32(self.amplitude, self.frequency, phase)
-        turns = position.to(frequency.dtype).view(-1, 1) * frequency[..., None, :]  # [N, K] or [H, N, K]
-        angle, size = 2 * pi * turns + phase[..., None, :], amplitude[..., None, :]
-        waves = torch.cat([size * angle.cos(), size * angle.sin()], dim=-1)
+    def _waves(self, position: Tensor) -> Tensor:
+        """The waves of both factors at the positions, ``[2, N, K or 2 K]`` or ``[2, H, N, K or 2 K]``."""
+        amplitude, frequency, phase = at_least_float32(self.amplitude, self.frequency, self.phase)
+        phases = torch.stack([phase, torch.zeros_like(phase)])[..., None, :]
+        angle = torch.addcmul(phases, 2 * pi * position.to(frequency.dtype).view(-1, 1), frequency[..., None, :])
+        waves = (torch.stack([angle.cos(), angle.sin()], dim=-2) * amplitude[..., None, None, :]).flatten(-2)
         return waves if self.mixing is None else waves @ self.mixing.to(waves.dtype)
 
     def _features(self, waves: Tensor) -> Tensor:
-        """Random features, ``[N, R]`` or ``[H, N, R]``, whose products are the exponentials of those of the waves."""
+        """Random features, ``[*, R]``, whose products are the exponentials of those of the waves."""
         projection = self.features.projection.to(waves.dtype)
         # No exponent exceeds half the squared norm of a row of the projection, so that none needs to be lowered.
-        exponent = waves @ projection.t() - waves.square().sum(-1, keepdim=True) / 2
+        exponent = torch.sub(waves @ projection.t(), waves.square().sum(-1, keepdim=True), alpha=0.5)
         return exponent.exp() * projection.size(0) ** -0.5
 
 

@@ -13,8 +13,9 @@ from torch_geometric.data import Data
 from pyg_topomask.nn.graph_attributes import EDGE_MASK, check_table_size, read_edges, with_attributes
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import BlockDiagonalOperator, MaskOperator
-from pyg_topomask.ops.csr import check_edges, edge_tensors, edges_of_relation, root_strengths, to_csr
+from pyg_topomask.ops.csr import CSR, check_edges, distinct_edges, edge_tensors, edges_of_relation, root_strengths
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.sparse import taken
 
 TREE = ("tree_index", "tree_length", "tree_size")
 """Attributes of a spanning forest that `read_tree` reads."""
@@ -110,20 +111,16 @@ def read_normalized_edges(
         weight = factor if weight is None else weight * factor
     if relation:
         kept = edges_of_relation(graph["edge_type"], relation, edge_index.size(1))
-        edge_index, weight = _taken(edge_index, kept), None if weight is None else _taken(weight, kept)
+        edge_index, weight = taken(edge_index, kept), None if weight is None else taken(weight, kept)
     return edge_index, _normalized(edge_index, weight, int(graph.num_nodes), dtype)
-
-
-@once_per_batch
-def _taken(x: Tensor, positions: Tensor) -> Tensor:
-    return x.index_select(-1, positions)
 
 
 @once_per_batch
 def _normalized(edge_index: Tensor, weight: Tensor | None, num_nodes: int, dtype: torch.dtype) -> Tensor:
     check_edges(edge_index, num_nodes, weight)
     weight = torch.ones_like(edge_index[0], dtype=torch.float64) if weight is None else weight.double()
-    root = root_strengths(to_csr(edge_index, num_nodes, weight))
+    pattern, entry = distinct_edges(edge_index, num_nodes)
+    root = root_strengths(CSR(pattern, weight.new_zeros(pattern.nnz).index_add(0, entry, weight)))
     row, col = edge_index.long()
     return (weight / root.index_select(0, row) / root.index_select(0, col)).to(dtype)
 

@@ -85,9 +85,10 @@ class Problem:
         return self.k.size(0), self.k.size(1), self.k.size(2), self.v.size(2)
 
     @cached_property
-    def errors(self) -> Tensor | None:
-        """Error of the mask's entries by row, ``[N, H or 1]``; :obj:`None` if products with it are exact."""
-        return None if self.mask is None else row_errors(self.mask)
+    def errors(self) -> float | Tensor | None:
+        """Error of the mask's entries, or of those of each row, ``[N, H or 1]``; :obj:`None` if products are exact."""
+        error = None if self.mask is None else self.mask.error
+        return row_errors(self.mask) if isinstance(error, Tensor) else error or None
 
     @cached_property
     def support(self) -> Any:
@@ -252,7 +253,7 @@ class Problem:
             return None
         with torch.no_grad():
             if kernel is not None:
-                return (kernel.square() * (bound != 0)).sum(-2).sqrt()[..., None]
+                return torch.linalg.vector_norm(kernel * (bound != 0), dim=-2)[..., None]
             squares = self.k.square()
             norms = squares.sum(0) if self.batch is None else segment_sum(squares, self.batch)[self.batch]
             return (self.q.abs() * norms.sqrt()).sum(-1, keepdim=True)
@@ -269,9 +270,9 @@ class Problem:
             row_norm: What `row_norm` returns, ``[N, H, 1]``; the sums are exact up to rounding if :obj:`None`.
         """
         channels = self.v.size(-1)
-        denominator = sums[..., channels : channels + 1]
-        vanished = self.vanished(denominator, sums[..., -1:].detach(), row_norm)
-        out = sums[..., :channels].masked_fill(vanished, 0) / denominator.masked_fill(vanished, 1)
+        numerator, denominator, *total = sums.split([channels] + [1] * (sums.size(-1) - channels), dim=-1)
+        vanished = self.vanished(denominator, (total or [denominator])[0].detach(), row_norm)
+        out = numerator / denominator.masked_fill(vanished, torch.inf)
         if row_norm is None or self.kernel.signed:
             return out
         largest = self.v.detach().abs()  # the error of approximate products must not exceed it either
@@ -281,14 +282,15 @@ class Problem:
 
     def vanished(self, denominator: Tensor, total: Tensor, row_norm: Tensor | None) -> Tensor:
         """Where a denominator vanishes, given :math:`S_i` and what `row_norm` returns, all ``[N, H, 1]``."""
-        vanished = total < 2**14 * torch.finfo(total.dtype).tiny
-        if self.kernel.signed:
-            vanished = vanished | (denominator.detach().abs() <= self._tolerance() * total)
+        least: Any = 2**14 * torch.finfo(total.dtype).tiny
         if row_norm is not None:
             errors: Any = self.errors  # a norm comes with errors
-            errors = errors[..., None] if self.rows is None else errors[slice(*self.rows), ..., None]
-            vanished = vanished | (denominator.detach().abs() <= row_norm * errors.to(total))
-        return vanished
+            if isinstance(errors, Tensor):
+                errors = (errors if self.rows is None else errors[slice(*self.rows)])[..., None].to(total)
+            least = (row_norm * errors).clamp(min=least)
+        if self.kernel.signed:
+            return (total < least) | (denominator.detach().abs() <= (self._tolerance() * total).clamp(min=least))
+        return total <= least
 
     def _tolerance(self) -> float | Tensor:
         """Rounding error of a signed denominator relative to :math:`S_i`: a number, or a tensor ``[N, 1, 1]``.

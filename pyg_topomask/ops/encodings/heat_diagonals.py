@@ -65,17 +65,11 @@ def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern,
     return (matrix.pattern, matrix.weight.to(dtype)), radius
 
 
-def _heat_coefficients(times: Sequence[float], radius: float) -> Tensor:
-    """Chebyshev coefficients of ``exp(-t r (1 + x))`` on [-1, 1] for each time, shape ``[times, K + 1]``."""
-    time, tols = torch.tensor(times, dtype=torch.float64), torch.full((1, len(times)), 2e-7, dtype=torch.float64)
-    low, high = torch.tensor([[0.0], [2 * radius]], dtype=torch.float64)
-    return heat_series(time, low, high, tols)[:, 0].t()
-
-
 def _heat(csr: CSR, ptr: Sequence[int], width: int, times: Sequence[float]) -> Tensor:
     matrix, radius = _shifted_laplacian(csr, times)
-    coeffs = _heat_coefficients(times, radius)
-    last = coeffs.size(1) - 1
+    low, high, tol = np.array([[0.0], [2 * radius], [2e-7]])
+    coeffs = heat_series(torch.tensor(times, dtype=torch.float64), low, high, tol, max(times))[:, 0]  # [K + 1, times]
+    last = coeffs.size(0) - 1
     moments = torch.zeros(ptr[-1], last + 1, dtype=torch.float64)
     for block in unit_columns(ptr, width):
         low = block.to(matrix[1].dtype)
@@ -90,4 +84,4 @@ def _heat(csr: CSR, ptr: Sequence[int], width: int, times: Sequence[float]) -> T
                 moments[:, k] += 2 * (low * high).sum(dim=1)
     moments[:, 2::2] -= moments[:, :1]  # T_2a = 2 T_a² - T_0, T_2a+1 = 2 T_a T_a+1 - T_1
     moments[:, 3::2] -= moments[:, 1:2]
-    return moments @ coeffs.t()
+    return moments @ coeffs

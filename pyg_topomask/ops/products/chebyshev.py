@@ -2,11 +2,13 @@ r"""Chebyshev series of :math:`e^{-\lambda x}` on an interval, as short as an er
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import log, pi, sqrt
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from pyg_topomask.ops.memo import on_values, once_per_setting
 
 # Series of a higher degree are refused: the user hardly intends that many sparse products.
 _MOST_DEGREE = 2**15
@@ -15,19 +17,21 @@ _MOST_DEGREE = 2**15
 _MOST_PRODUCTS = 256
 
 
-def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
-    r"""Coefficients of :math:`e^{-\lambda x} \approx e^{-\lambda\,\mathrm{low}} \sum_k c_k T_k(y)` on [low, high].
+def heat_series(time: Tensor, low: np.ndarray, high: np.ndarray, tol: np.ndarray, longest: float) -> Tensor:
+    r"""Coefficients of :math:`e^{-\lambda x} \approx \sum_k c_k T_k(y)` on [low, high], where ``y`` runs from −1 to 1.
 
-    ``y`` runs from −1 to 1. With :math:`z = \lambda (\mathrm{high} - \mathrm{low}) / 2` the exact coefficients are
-    :math:`2 (-1)^k e^{-z} I_k(z)`. They are computed by a cosine transform of the function at Chebyshev nodes, so that
-    gradients reach the time. Every series ends at the first degree whose tail is at most half of its tolerance; the
-    other half is left for errors of the transform and of rounding.
+    With :math:`z = \lambda (\mathrm{high} - \mathrm{low}) / 2` the exact coefficients are
+    :math:`2 (-1)^k e^{-\lambda\,\mathrm{low} - z} I_k(z)`. They are computed by a cosine transform of the function at
+    Chebyshev nodes, so that gradients reach the time. Every series ends at the first degree whose tail at the longest
+    time is at most half of its tolerance; the other half is left for errors of the transform and of rounding. Shorter
+    times have smaller tails. Degrees are found on the host, which knows all but the time, so that CUDA does not wait.
 
     Args:
         time: :math:`\lambda \ge 0`, shape ``[H]``.
         low, high: Ends of the intervals, shape ``[U]``.
         tol: Largest error of each series, relative to its largest value :math:`e^{-\lambda\,\mathrm{low}}`; shape
-            ``[U, H]``.
+            ``[U]``.
+        longest: The longest time, or an upper bound.
 
     Returns:
         Shape ``[K + 1, U, H]``, float64, zero beyond the degree of each series.
@@ -35,35 +39,44 @@ def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
     Raises:
         ValueError: If a series needs too many terms.
     """
-    time = time.double()
-    width = (high - low).double()[:, None] * time / 2  # z, [U, H]
-    if width.numel() == 0:
-        return width[None]
-    bound = _degree_bound(float(width.detach().max()), float(tol.min()) / 8)
+    time, half = time.double(), (high - low) / 2
+    bound = _degree_bound(longest * half.max(initial=0), tol.min(initial=1) / 8)
     if not bound <= _MOST_DEGREE:
         raise ValueError(
-            f"'time' {float(time.detach().max()):.3g} needs a polynomial of degree {bound:.0f}, more than "
-            f"{_MOST_DEGREE}; use a smaller time, or normalise the edge weights"
+            f"'time' {longest:.3g} needs a polynomial of degree {bound:.0f}, more than {_MOST_DEGREE}; use a smaller "
+            "time, or normalise the edge weights"
         )
-    num_nodes = int(bound)
-    points, matrix = _transform(num_nodes, time.device)
-    sample = torch.exp(-width[..., None] * points)  # [U, H, n + 1]
-    if matrix is not None:
-        coeffs = sample @ matrix
-    else:
-        mirrored = torch.cat([sample, sample[..., 1:-1].flip(-1)], dim=-1)
-        coeffs = torch.fft.rfft(mirrored).real / num_nodes
-        coeffs = torch.cat([coeffs[..., :1] / 2, coeffs[..., 1:-1], coeffs[..., -1:] / 2], dim=-1)
-    size = coeffs.detach().abs()
-    tail = size.flip(-1).cumsum(-1).flip(-1) - size  # sum of the terms after each one
+    points, degree = _degrees(half, tol, longest, int(bound))
+    count = min(degree.max(initial=0), int(bound)) + 1
+    nodes = torch.from_numpy(-low[:, None] - points).to(time.device, non_blocking=True)
+    coeffs = _coefficients(torch.exp(time[:, None] * nodes[:, None]), count)  # [U, H, K + 1]
+    if len(degree) > 1:
+        keep = torch.from_numpy(np.arange(count) <= degree[:, None]).to(time.device, non_blocking=True)
+        coeffs = coeffs * keep[:, None]
+    return coeffs.movedim(-1, 0)
+
+
+@on_values
+def _degrees(half: np.ndarray, tol: np.ndarray, longest: float, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Distances of the Chebyshev nodes from the lower end of each interval, ``[U, n + 1]``, and degrees, ``[U]``."""
+    points = half[:, None] * _transform(num_nodes, torch.device("cpu"))[0].numpy()
+    size = _coefficients(torch.from_numpy(np.exp(-longest * points))).abs().numpy()
+    tail = size[:, ::-1].cumsum(1)[:, ::-1] - size  # sum of the terms after each one
     # One term more than the tolerance needs, because the gradient at time 0 is that of the first term.
-    degree = (tail > tol[..., None] / 2).sum(-1) + 1
-    keep = torch.arange(num_nodes + 1, device=time.device) <= degree[..., None]
-    return torch.where(keep, coeffs, 0)[..., : int(degree.max()) + 1].movedim(-1, 0)
+    return points, (tail > tol[:, None] / 2).sum(1) + 1
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
+def _coefficients(sample: Tensor, count: int | None = None) -> Tensor:
+    """The first coefficients of the series with the values ``sample [*, n + 1]`` at the Chebyshev nodes."""
+    num_nodes = sample.size(-1) - 1
+    matrix = _transform(num_nodes, sample.device)[1]
+    if matrix is not None:
+        return sample @ matrix[:, :count]
+    coeffs = torch.fft.rfft(torch.cat([sample, sample[..., 1:-1].flip(-1)], dim=-1)).real / num_nodes
+    return torch.cat([coeffs[..., :1] / 2, coeffs[..., 1:-1], coeffs[..., -1:] / 2], dim=-1)[..., :count]
+
+
+@once_per_setting(64)
 def _transform(num_nodes: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """The Chebyshev nodes, from 2 to 0, ``[n + 1]``, and the cosine transform that gives the coefficients, ``[n + 1,
     n + 1]``: one product takes fewer calls than an FFT. There is no matrix if it would be large.

@@ -15,7 +15,8 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from pyg_topomask.checks import holds
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.csr import check_edges
+from pyg_topomask.ops.memo import on_values, once_per_batch
 from pyg_topomask.ops.sparse import Pattern, on_host, spmm
 
 LAPLACIANS = ("combinatorial", "normalized", "random_walk", "adjacency")
@@ -47,14 +48,10 @@ class Generator(NamedTuple):
     """Diagonal of ``R``, shape ``[N]``; :obj:`None` if ``R`` is the identity."""
     interval: Tensor
     """Index of the interval of each node, shape ``[N]``."""
-    low: Tensor
-    """Lower ends of the intervals, shape ``[U]``; no eigenvalue of ``S`` is smaller."""
-    high: Tensor
-    """Upper ends of the intervals; no eigenvalue of ``S`` is larger."""
-    reached: Tensor
-    """Upper bounds, within the intervals, on the smallest eigenvalues."""
-    condition: Tensor
-    """Upper bounds on the condition number of ``R`` within a component."""
+    bounds: np.ndarray
+    """Float64, shape ``[4, U]``: lower and upper ends of the intervals, which hold all eigenvalues of ``S``; upper
+    bounds on the smallest eigenvalues; and upper bounds on the condition number of ``R`` within a component.
+    """
 
 
 @once_per_batch
@@ -72,8 +69,9 @@ def edge_pattern(edge_index: Tensor, num_nodes: int) -> EdgePattern:
 
 
 @once_per_batch
+@on_host
 def heat_generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, laplacian: str) -> Generator:
-    """Generator of a checked edge list, built once per batch unless the weights are learned.
+    """Generator of an edge list, built once per batch unless the weights are learned.
 
     The intervals have no gradient.
 
@@ -84,8 +82,10 @@ def heat_generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | Non
         laplacian: One of `LAPLACIANS`.
 
     Raises:
-        ValueError: If the weights are not symmetric, or one is negative.
+        TypeError: As `check_edges`.
+        ValueError: As `check_edges`; also if the weights are not symmetric, or one is negative.
     """
+    check_edges(edge_index, num_nodes, edge_weight)
     edges = edge_pattern(edge_index, num_nodes)
     pattern, diagonal, row = edges.pattern, edges.diagonal, edges.pattern.row.long()
     weight = edges.edge.new_ones(edges.edge.numel()) if edge_weight is None else edge_weight
@@ -101,17 +101,24 @@ def heat_generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | Non
         root = root if laplacian == "random_walk" else None
     if laplacian != "adjacency":
         value = value.index_add(0, diagonal, strength)
-    with torch.no_grad():
-        ends = _interval(edges, adj.detach(), value.detach(), laplacian)
-        condition = torch.ones_like(ends[0]) if root is None else _condition(edges, root.detach())
-        ends, index = torch.unique(torch.stack([*ends, condition]), dim=1, return_inverse=True)
-        low, high, reached, condition = ends
-        interval = index.index_select(0, edges.component)
-        scale = torch.where(high > low, 2 / (high - low), 0)
-        centre = (torch.where(high > low, (high + low) / (high - low), 1)).index_select(0, interval)
-    value = value * scale.index_select(0, interval.index_select(0, row))
-    value = value.index_add(0, diagonal, -centre)
-    return Generator(pattern, value, root, interval, low, high, reached, condition)
+    bounds, interval, scale, centre = _intervals(adj, value, root, edges, laplacian)
+    value = (value * scale.index_select(0, row)).index_add(0, diagonal, -centre)
+    return Generator(pattern, value, root, interval, bounds)
+
+
+@on_values
+def _intervals(
+    adj: Tensor, value: Tensor, root: Tensor | None, edges: EdgePattern, laplacian: str
+) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
+    """The distinct `Generator.bounds` of components; the interval of each node, and its scale and centre, ``[N]``."""
+    ends = _interval(edges, adj, value, laplacian)
+    condition = torch.ones_like(ends[0]) if root is None else _condition(edges, root)
+    bounds, index = torch.unique(torch.stack([*ends, condition]), dim=1, return_inverse=True)
+    low, high = bounds[:2]
+    scale = torch.where(high > low, 2 / (high - low), 0)
+    centre = torch.where(high > low, (high + low) / (high - low), 1)
+    interval = index.index_select(0, edges.component)
+    return bounds.cpu().numpy(), interval, scale.index_select(0, interval), centre.index_select(0, interval)
 
 
 def _check_weights(pattern: Pattern, adj: Tensor, eps: float) -> None:
@@ -139,7 +146,7 @@ def _interval(edges: EdgePattern, adj: Tensor, value: Tensor, laplacian: str) ->
     own = value.index_select(0, edges.diagonal)
     links = (row != col) & (adj > 0)  # Anderson and Morley: the largest D_i + D_j bounds the spectrum of D − A
     both = torch.where(links, own.index_select(0, row) + own.index_select(0, col), 0)
-    high = _largest(both, edges.component.index_select(0, row), zero)
+    high = _largest(both, edges.component.index_select(0, row), edges.num_components)
     return zero, high * (1 + 1e-12) if laplacian == "combinatorial" else 2 * (high > 0).double(), zero
 
 
@@ -153,22 +160,21 @@ def _largest_eigenvalue(edges: EdgePattern, adj: Tensor) -> tuple[Tensor, Tensor
     low, high, vector = zero, torch.full_like(zero, torch.inf), adj.new_ones(component.numel())
     for _ in range(_POWER_STEPS):
         image = spmm(edges.pattern, adj, vector[:, None])[:, 0]
-        high = torch.minimum(high, _largest(image / vector, component, zero))
+        high = torch.minimum(high, _largest(image / vector, component, len(zero)))
         dots, norms = (zero.index_add(0, component, vector * other) for other in (image, vector))
         low = torch.maximum(low, dots / norms)
         shift = (low * high).sqrt()  # between the extremes, to damp the eigenvalue −λ of a bipartite component as well
         vector = image + torch.where(shift > 0, shift, 1).index_select(0, component) * vector
-        vector = vector / _largest(vector, component, zero).index_select(0, component)
+        vector = vector / _largest(vector, component, len(zero)).index_select(0, component)
     return low, high * (1 + 1e-12)
 
 
 def _condition(edges: EdgePattern, root: Tensor) -> Tensor:
     """Condition number of a positive diagonal within each component, up to the next power of two."""
-    zero = root.new_zeros(edges.num_components)
-    spread = _largest(root, edges.component, zero) * _largest(1 / root, edges.component, zero)
-    return torch.exp2(torch.log2(spread).ceil())
+    group, count = edges.component, edges.num_components
+    return torch.exp2(torch.log2(_largest(root, group, count) * _largest(1 / root, group, count)).ceil())
 
 
-def _largest(x: Tensor, group: Tensor, zero: Tensor) -> Tensor:
+def _largest(x: Tensor, group: Tensor, count: int) -> Tensor:
     """Largest of the numbers ``x ≥ 0`` in each group."""
-    return zero.scatter_reduce(0, group, x, "amax")
+    return x.new_zeros(count).scatter_reduce(0, group, x, "amax")

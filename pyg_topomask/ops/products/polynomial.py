@@ -15,7 +15,7 @@ from pyg_topomask.ops.blocks import BlockLayout, fill_blocks
 from pyg_topomask.ops.functions import Bilinear
 from pyg_topomask.ops.memo import is_learned, once_per_batch
 from pyg_topomask.ops.products.slices import SlicedAttention, with_all_columns
-from pyg_topomask.ops.sparse import Pattern, spmm
+from pyg_topomask.ops.sparse import Pattern, spmm, taken
 
 # Terms of columns are computed in multiples of this number.
 _AT_ONCE = 4
@@ -44,7 +44,7 @@ class Basis(NamedTuple):
     def T(self) -> Basis:
         """The polynomials of the transposed matrix."""
         pattern, order = self.pattern.transposed
-        return Basis(pattern, _select(self.value, order), self.chebyshev)
+        return Basis(pattern, taken(self.value, order), self.chebyshev)
 
     def terms(self, x: Tensor, count: int) -> Iterator[Tensor]:
         """The first ``count`` terms :math:`P_k(A)\\, x` for ``x [N, C]``, differentiable."""
@@ -160,11 +160,6 @@ def _terms(
             after = multiply(now) if k == 1 else again(now)
             before, now = now, after - before if chebyshev and k > 1 else after
         yield now
-
-
-@once_per_batch
-def _select(value: Tensor, order: Tensor) -> Tensor:
-    return value.index_select(0, order)
 
 
 @once_per_batch

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from numpy.polynomial.chebyshev import chebval
@@ -7,8 +8,7 @@ from pyg_topomask.ops.products.chebyshev import heat_series
 
 
 def series(time, high, tol):
-    time, tol = torch.tensor([time], dtype=torch.float64), torch.tensor([[tol]], dtype=torch.float64)
-    return heat_series(time, torch.zeros(1), torch.tensor([high]), tol)[:, 0, 0]
+    return heat_series(torch.tensor([time], dtype=torch.float64), *np.array([[0.0], [high], [tol]]), time)[:, 0, 0]
 
 
 @pytest.mark.parametrize("tol", [1e-3, 1e-6, 1e-10])
@@ -22,25 +22,25 @@ def test_error_is_within_the_tolerance_and_the_degree_is_short(time, high, tol):
     assert tail > 0.9 * tol / 2  # two terms fewer would hardly do
 
 
-def test_every_interval_and_time_has_its_own_degree():
-    time = torch.tensor([0.5, 5.0], dtype=torch.float64)
-    low, high = torch.tensor([0.0, 0.0, -3.0]), torch.tensor([0.0, 2.0, 3.0])
-    tol = torch.full((3, 2), 1e-6, dtype=torch.float64)
-    coeffs = heat_series(time, low, high, tol)
+def test_every_interval_has_its_own_degree_that_serves_all_times():
+    time, y = torch.tensor([0.5, 5.0], dtype=torch.float64), np.linspace(-1, 1, 101)
+    given = low, high, tol = np.array([[0.0, 0.0, -3.0], [0.0, 2.0, 3.0], [1e-6, 1e-4, 1e-6]])
+    coeffs = heat_series(time, *given, 5.0)
     for u in range(3):
+        alone = heat_series(time, *(x[u : u + 1] for x in given), 5.0)[:, 0]
+        torch.testing.assert_close(coeffs[: len(alone), u], alone, rtol=1e-9, atol=1e-9)
+        assert (coeffs[len(alone) :, u] == 0).all()
         for h in range(2):
-            alone = heat_series(time[h : h + 1], low[u : u + 1], high[u : u + 1], tol[:1, :1])[:, 0, 0]
-            torch.testing.assert_close(coeffs[: alone.numel(), u, h], alone, rtol=0, atol=1e-9)
-            assert (coeffs[alone.numel() :, u, h] == 0).all()
+            wanted = np.exp(-time[h].item() * (low[u] + (1 + y) * (high[u] - low[u]) / 2))
+            assert abs(chebval(y, coeffs[:, u, h].numpy()) - wanted).max() <= tol[u] * wanted.max()
     assert (coeffs[1:, 0].abs() < 1e-15).all()  # an interval of one point
 
 
 @pytest.mark.parametrize("time", [0.0, 0.3, 4.0])
 def test_gradient_of_time(time):
     y = torch.linspace(-1, 1, 9, dtype=torch.float64)
-    ends, tol = (torch.zeros(1), torch.tensor([2.0])), torch.tensor([[1e-12]])
-    time = torch.tensor([time], dtype=torch.float64)
-    coeffs = torch.autograd.functional.jacobian(lambda t: heat_series(t, *ends, tol), time)[:, 0, 0, 0]
+    given, time = np.array([[0.0], [2.0], [1e-12]]), torch.tensor([time], dtype=torch.float64)
+    coeffs = torch.autograd.functional.jacobian(lambda t: heat_series(t, *given, float(time)), time)[:, 0, 0, 0]
     wanted = -(1 + y) * torch.exp(-time * (1 + y))
     torch.testing.assert_close(torch.from_numpy(chebval(y.numpy(), coeffs.numpy())), wanted, rtol=1e-9, atol=1e-9)
 

@@ -36,24 +36,25 @@ def test_intervals_hold_the_eigenvalues_of_each_component(name, laplacian):
     graph = GRAPHS[name]
     edge_index, matrix = from_networkx(graph).edge_index, dense(graph, laplacian)
     got = heat_generator(edge_index.view(2, -1).long(), graph.number_of_nodes(), None, laplacian)
+    low, high, reached, condition = torch.from_numpy(got.bounds)[:, got.interval]
     scaled = torch.zeros_like(matrix)
     scaled[got.pattern.row.long(), got.pattern.col.long()] = got.value
-    half, centre = ((got.high - got.low) / 2)[got.interval], ((got.high + got.low) / 2)[got.interval]
+    half, centre = (high - low) / 2, (high + low) / 2
     point = half == 0  # a component of one node
     wanted = (matrix - torch.diag(centre)) / torch.where(point, 1, half)[:, None] - torch.diag(point.double())
     torch.testing.assert_close(scaled, wanted)
     for nodes in nx.connected_components(graph):
         index = torch.tensor(sorted(nodes))
         values = torch.linalg.eigvalsh(matrix[index][:, index])
-        low, high, reached = (x[got.interval[index[0]]] for x in (got.low, got.high, got.reached))
-        assert low - 1e-9 <= values[0] <= reached + 1e-9
-        assert values[-1] <= high + 1e-9
+        i = index[0]
+        assert low[i] - 1e-9 <= values[0] <= reached[i] + 1e-9
+        assert values[-1] <= high[i] + 1e-9
         if laplacian == "random_walk":  # of its symmetric twin
             root = graph_root(graph)[index]
             torch.testing.assert_close(got.root[index], root)
-            assert root.max() / root.min() <= got.condition[got.interval[index[0]]] <= 2 * root.max() / root.min()
+            assert root.max() / root.min() <= condition[i] <= 2 * root.max() / root.min()
         if laplacian == "adjacency":  # close enough that the tolerance loses few digits
-            assert reached - low <= 0.02 * -low
+            assert reached[i] - low[i] <= 0.02 * -low[i]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention.block_means import block_means
 from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.mask import row_errors
 from pyg_topomask.ops.attention.problem import Problem
 
 
@@ -25,7 +26,7 @@ def refuses(problem: Problem) -> str | None:
 
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
-    blocks, errors = [torch.broadcast_tensors(*pair) for pair in problem.blocks()], problem.errors
+    blocks, errors = [torch.broadcast_tensors(*pair) for pair in problem.blocks()], row_errors(problem.mask)
     entry, bound = zip(*blocks)
     masks = _joined(entry), None if problem.owns_bound else _joined(bound)
     errors = None if errors is None else errors.to(problem.v.dtype)
