@@ -30,12 +30,18 @@ class WalkSettings(NamedTuple):
     """Whether loads are weighted; they stay 1 otherwise."""
 
     @property
+    def tail(self) -> list[float]:
+        """Probability that a walker does not halt before 0, 1, … `max_length` hops."""
+        if self.lengths is None:
+            return [(1 - self.halt_prob) ** hops for hops in range(self.max_length + 1)]
+        return [*accumulate(reversed(self.lengths))][::-1]
+
+    @property
     def halts_below(self) -> list[int]:
         """How many of the 2^32 values of a draw make a walker halt before step 1, 2, … `max_length`."""
         if self.lengths is None:
             return [round(self.halt_prob * 2**32)] * self.max_length
-        left = [*accumulate(reversed(self.lengths))][::-1]  # probability of 0, 1, … hops or more
-        return [min(round((1 - after / before) * 2**32), 2**32 - 1) for before, after in pairwise(left)]
+        return [min(round((1 - after / before) * 2**32), 2**32 - 1) for before, after in pairwise(self.tail)]
 
     @property
     def gains(self) -> list[float]:

@@ -147,6 +147,7 @@ def test_loads_counts_and_the_corrected_diagonal_are_unbiased(name, halting, sch
     settings = walk_settings(8, 3, **halting, **scheme)
     loads, counts, own = draw_many(data, 300, **halting, **scheme)
     tail = torch.tensor([1, 0.9, 0.5, 0.2]) if "lengths" in halting else (1 - halting["halt_prob"]) ** torch.arange(4)
+    assert settings.tail == pytest.approx(tail.tolist())
     uniform = (adj != 0).double() / (adj != 0).sum(1, keepdim=True).clamp(min=1)
     diagonal = (features(loads).square().sum(2) - own @ monomials(MODULATION)) / (1 - settings.coupled_share)
     assert_mean(loads, powers(adj))
