@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pyg_topomask.run.config.base import PARTS, ReadIf
 from pyg_topomask.run.config.schema import Config
 from pyg_topomask.run.config.schema import keys as schema_keys
-from pyg_topomask.run.config.unused import Conditions
+from pyg_topomask.run.config.unused import in_words
 
 
 class Key(NamedTuple):
@@ -35,18 +34,9 @@ def keys() -> Iterator[Key]:
                 section = whole["$defs"][entry["$ref"].rsplit("/", 1)[1]] if "$ref" in entry else entry
                 entry = section["properties"][part]
             default = json.dumps(entry["default"], ensure_ascii=False) if "default" in entry else "required"
-            conditions = " and ".join(_condition(condition) for condition in key.read_if if condition.name != "always")
+            conditions = " and ".join(in_words(condition) for condition in key.read_if if condition.name != "always")
             text = f"{entry['description']} {f'Read if {conditions}.' if conditions else ''}"
             yield Key(key.name, _values(entry), default, " ".join(text.split()))
-
-
-def _condition(condition: ReadIf) -> str:
-    """A condition of a key, in words."""
-    if not condition.values:
-        text = getattr(Conditions, condition.name).__doc__.rstrip(".")
-        return text[0].lower() + text[1:]
-    values = " or ".join("true" if value is True else value for value in condition.values)
-    return f"{condition.name} {'contains' if condition.name in PARTS else 'is'} {values}"
 
 
 def _values(entry: dict[str, Any]) -> str:

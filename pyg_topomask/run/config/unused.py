@@ -27,168 +27,154 @@ from pyg_topomask.run.model.attentions import (
 )
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import uses_pair_bias
-from pyg_topomask.run.task import Level
 
 
 class Conditions:
     """The conditions of keys in a config without errors, by the names that :class:`~.base.ReadIf` has.
 
-    A condition returns True if the key is read, and otherwise the reason why it is not.
+    A condition returns whether the key is read; its first line says when, for messages and the list of keys.
     """
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        self.config, self.encoders = config, config.dataset.node_encoder_parts
         self.attentions = {name: EVERY_ATTENTION[name] for name in attentions_of(config)}
 
     def unread_because(self, key: Key) -> str | None:
         """Why a key is not read; None if it is read."""
         if key.no_effect_because is not None:
             return key.no_effect_because
-        found = (self._has(c) if c.values else getattr(self, c.name)(key.name) for c in key.read_if)
-        return next((reason for reason in found if isinstance(reason, str)), None)
+        unmet = next((condition for condition in key.read_if if not self._holds(condition, key.name)), None)
+        return None if unmet is None else f"read only if {in_words(unmet)}"
 
-    def _has(self, condition: ReadIf) -> bool | str:
-        """Whether another key has one of some values, or contains it."""
-        name, (part, *_) = condition.name, condition.values
-        if name in PARTS:
-            return part in self.config.value(PARTS[name]) or f"{name} does not contain {part}"
-        return self.config.value(name) in condition.values or f"{name} is {self.config.value(name)}"
-
-    @property
-    def _encoders(self) -> list[str]:
-        return self.config.dataset.node_encoder_parts
+    def _holds(self, condition: ReadIf, key: str) -> bool:
+        """Whether a condition of a name holds, or another key has one of some values, or contains it."""
+        name, values = condition.name, condition.values
+        if not values:
+            return getattr(self, name)(key)
+        return values[0] in self.config.value(PARTS[name]) if name in PARTS else self.config.value(name) in values
 
     @cached_property
     def _arguments(self) -> set[str]:
         """The keys that are arguments of the attentions or their mask."""
         return {key for _, key in argument_keys(self.config)}
 
-    def _used(self, used: bool) -> bool | str:
-        return used or f"is given, but {self.config.gt.layer_type} has no use for it"
-
-    def always(self, key: str) -> bool | str:
+    def always(self, key: str) -> bool:
         """Also if the section is not read."""
         return True
 
-    def argument(self, key: str) -> bool | str:
+    def argument(self, key: str) -> bool:
         """An attention in gt.layer_type or its mask has this argument."""
-        return self._used(key in self._arguments)
+        return key in self._arguments
 
-    def walks(self, key: str) -> bool | str:
+    def walks(self, key: str) -> bool:
         """An attention or its mask needs random walks."""
-        return self._used(key in self._arguments or uses_walks(self.config))
+        return key in self._arguments or uses_walks(self.config)
 
-    def walk_tables(self, key: str) -> bool | str:
+    def walk_tables(self, key: str) -> bool:
         """An attention or its mask may use several sets of walks."""
-        return self._used("topomask.num_tables" in self._arguments)
+        return "topomask.num_tables" in self._arguments
 
-    def edge_attention(self, key: str) -> bool | str:
+    def edge_attention(self, key: str) -> bool:
         """An attention gives weights to the edges, which walks can follow."""
-        return self._used(any(issubclass(cls, EdgeAttention) for cls in self.attentions.values()))
+        return any(issubclass(cls, EdgeAttention) for cls in self.attentions.values())
 
-    def learned_mask(self, key: str) -> bool | str:
+    def learned_mask(self, key: str) -> bool:
         """A mask has parameters."""
-        return self._used(any(map(mask_parameters, built_attentions(self.config))))
+        return any(map(mask_parameters, built_attentions(self.config)))
 
-    def trees(self, key: str) -> bool | str:
+    def trees(self, key: str) -> bool:
         """The mask needs a spanning tree."""
-        return self._used("tree_index" in requirements(self.config))
+        return "tree_index" in requirements(self.config)
 
-    def auxiliary_loss(self, key: str) -> bool | str:
+    def auxiliary_loss(self, key: str) -> bool:
         """An attention has an auxiliary loss."""
-        return self._used(any(cls.adds_loss for cls in self.attentions.values()))
+        return any(cls.adds_loss for cls in self.attentions.values())
 
-    def random_features(self, key: str) -> bool | str:
-        """An attention draws random features."""
-        if key not in self._arguments:
-            return self._used(False)
-        found = {self._kernel(cls) for cls in self.attentions.values() if "kernel" in cls.config_keys}
-        kernels = ", ".join(map(repr, sorted(found)))
-        return not found or "softmax_rf" in found or f"only kernel softmax_rf has it (got {kernels})"
+    def random_features(self, key: str) -> bool:
+        """An attention draws random features: Performer, or one with topomask.kernel softmax_rf."""
+        kernels = {self._kernel(cls) for cls in self.attentions.values() if "kernel" in cls.config_keys}
+        return key in self._arguments and (not kernels or "softmax_rf" in kernels)
 
     def _kernel(self, cls: type[Attention]) -> str:
         """The kernel of an attention: that of the config, or the class's own default."""
         given, own = self.config.topomask.kernel, signature(cls).parameters.get("kernel")
         return given if own is None or self.config.is_given("topomask.kernel") else own.default
 
-    def graph_layer_norm(self, key: str) -> bool | str:
-        """Nodes are normalised by LayerNorm."""
-        used = self.config.gt.layer_norm and self.config.model.type not in ("MultiModel", "SingleModel")
-        needed = "node needs gt.layer_norm: true, gt.batch_norm: false, and a model.type"
-        return used or f"{needed} other than MultiModel and SingleModel"
+    def graph_layer_norm(self, key: str) -> bool:
+        """Nodes are normalised by gt.layer_norm, in a model.type other than MultiModel and SingleModel."""
+        return self.config.gt.layer_norm and self.config.model.type not in ("MultiModel", "SingleModel")
 
-    def attention_dropout(self, key: str) -> bool | str:
+    def attention_dropout(self, key: str) -> bool:
         """An attention in gt.layer_type has dropout."""
-        return key in self._arguments or "no part of gt.layer_type has it"
+        return key in self._arguments
 
-    def layers_before(self, key: str) -> bool | str:
-        """There are layers between the encoders and the GraphGPS layers."""
-        return self.config.gnn.layers_pre_mp > 0 or "gnn.layers_pre_mp is 0"
+    def layers_before(self, key: str) -> bool:
+        """There are layers between the encoders and the GraphGPS layers, gnn.layers_pre_mp."""
+        return self.config.gnn.layers_pre_mp > 0
 
-    def head_dropout(self, key: str) -> bool | str:
-        """There are layers before the GraphGPS layers, or the head or the model has dropout of its own."""
+    def head_dropout(self, key: str) -> bool:
+        """There are layers before the GraphGPS layers (gnn.layers_pre_mp), the head mlp_graph, or custom_gnn."""
         has = self.config.gnn.head == "mlp_graph" or self.config.model.type == "custom_gnn"
-        missing = "gnn.layers_pre_mp is 0, and only the head mlp_graph and custom_gnn have it"
-        return has or self.config.gnn.layers_pre_mp > 0 or missing
+        return has or self.config.gnn.layers_pre_mp > 0
 
-    def encoding(self, key: str) -> bool | str:
+    def encoding(self, key: str) -> bool:
         """The encoding is a part of dataset.node_encoder_name."""
-        named = key.split(".")[0].removeprefix("posenc_") in self._encoders
-        return named or "dataset.node_encoder_name does not contain it"
+        return key.split(".")[0].removeprefix("posenc_") in self.encoders
 
-    def finished_run(self, key: str) -> bool | str:
-        """The config starts from a finished run."""
-        return self.config.pretrained.dir != "" or "pretrained.dir is not given"
+    def finished_run(self, key: str) -> bool:
+        """The config starts from a finished run, pretrained.dir."""
+        return self.config.pretrained.dir != ""
 
-    def split_mode(self, key: str) -> bool | str:
-        """The kind of split has this setting."""
-        data = self.config.dataset
-        return key in data.split_settings or f"dataset.split_mode is {data.split_mode}"
+    def split_mode(self, key: str) -> bool:
+        """The kind of split, dataset.split_mode, has this setting."""
+        return key in self.config.dataset.split_settings
 
-    @property
-    def _level(self) -> Level:
-        return level_of(self.config.dataset)
-
-    def edge_task(self, key: str) -> bool | str:
+    def edge_task(self, key: str) -> bool:
         """Edges are predicted."""
-        return self._level == "edge" or f"{self._level}s are predicted, not edges"
+        return level_of(self.config.dataset) == "edge"
 
-    def ranked_edges(self, key: str) -> bool | str:
-        """Edges are ranked among all nodes of their graph."""
-        return possible_tasks(self.config.dataset)[0].ranked or "only pcqm-contact draws such edges"
+    def ranked_edges(self, key: str) -> bool:
+        """Edges are ranked among all nodes of their graph, as in pcqm-contact."""
+        return possible_tasks(self.config.dataset)[0].ranked
 
-    def pooled(self, key: str) -> bool | str:
+    def pooled(self, key: str) -> bool:
         """Graphs are predicted, or there is a graph token."""
-        read = self._level == "graph" or self.config.model.graph_pooling == "graph_token"
-        return read or "only graphs are pooled, and the data set has other targets"
+        return level_of(self.config.dataset) == "graph" or self.config.model.graph_pooling == "graph_token"
 
-    def one_graph(self, key: str) -> bool | str:
+    def one_graph(self, key: str) -> bool:
         """The data set is one graph."""
-        return is_one_graph(self.config.dataset) or "the data set is not one graph"
+        return is_one_graph(self.config.dataset)
 
-    def batches(self, key: str) -> bool | str:
+    def batches(self, key: str) -> bool:
         """There are several graphs, or neighbourhoods are sampled."""
-        several = not is_one_graph(self.config.dataset) or self.config.train.sampler in ("neighbor", "walks")
-        return several or "the data set is one graph"
+        return not is_one_graph(self.config.dataset) or self.config.train.sampler in ("neighbor", "walks")
 
-    def several_batches(self, key: str) -> bool | str:
+    def several_batches(self, key: str) -> bool:
         """There are several graphs, or parts of one are sampled."""
-        several = not is_one_graph(self.config.dataset) or self.config.train.sampler != "full_batch"
-        return several or "the data set is one graph"
+        return not is_one_graph(self.config.dataset) or self.config.train.sampler != "full_batch"
 
-    def edge_features(self, key: str) -> bool | str:
+    def edge_features(self, key: str) -> bool:
         """A convolution, an attention or the bias of pairs reads encoded edge features."""
         config, alone = self.config, self.config.model.type == "custom_gnn"  # whose GAT has none, as in GraphGPS
         convs = (name for name in config.gt.parts if name in CONVS and not (alone and name == "GAT"))
-        named = "GraphormerBias" in self._encoders and uses_pair_bias(config)
+        named = "GraphormerBias" in self.encoders and uses_pair_bias(config)
         paths = named and config.dataset.edge_encoder_name == "TypeDictEdge"
         read = paths or any(map(self._attends_to_edges, self.attentions)) or any(CONVS[x].takes_edges for x in convs)
-        return read or not config.dataset.edge_encoder or "no part of gt.layer_type reads edge features"
+        return read or not config.dataset.edge_encoder
 
     def _attends_to_edges(self, name: str) -> bool:
         """Whether an attention reads edge features; taken as true for one that is defined outside of the package."""
         is_ours = self.attentions[name].__module__.startswith("pyg_topomask.")
         return not is_ours or attention_arguments(self.config, name).get("edge_dim") is not None
+
+
+def in_words(condition: ReadIf) -> str:
+    """A condition of a key, such as ``gt.layer_type contains KMIP``."""
+    if not condition.values:
+        text = getattr(Conditions, condition.name).__doc__.rstrip(".")
+        return text[0].lower() + text[1:]
+    values = " or ".join("true" if value is True else value for value in condition.values)
+    return f"{condition.name} {'contains' if condition.name in PARTS else 'is'} {values}"
 
 
 def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
