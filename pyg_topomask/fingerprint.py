@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from functools import partial
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType
 from typing import Any
@@ -23,19 +22,17 @@ def stable_hash(*values: Any) -> str:
     return hashlib.sha256(describe(values).encode()).hexdigest()[:32]
 
 
+_SAID_BY_REPR = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, PurePath, range, slice)
+
+
 def describe(value: Any) -> str:
     """Text that is equal exactly if two values are, where the order of dictionaries and sets does not count."""
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or value is ... or isinstance(value, (bool, int, float, complex, str, bytes)):
+    if value is None or value is ... or isinstance(value, _SAID_BY_REPR):
         return repr(value)
-    if isinstance(value, (torch.dtype, torch.device, torch.layout, PurePath, range, slice)):
-        return f"{type(value).__qualname__}({value!r})"
     if isinstance(value, Tensor):
         return _describe_tensor(value)
-    if isinstance(value, np.ndarray):
-        content = describe(value.tolist()) if value.dtype.hasobject else _digest(value.tobytes())
-        return f"array({value.dtype},{value.shape},{content})"
     if isinstance(value, dict):
         items = sorted(f"{describe(key)}:{describe(item)}" for key, item in value.items())
         return f"{{{','.join(items)}}}"
@@ -59,8 +56,6 @@ def _describe_tensor(value: Tensor) -> str:
 
 def _describe_object(value: Any) -> str:
     """The code of a function, or of the methods of an object, with what it holds."""
-    if isinstance(value, partial):
-        return f"partial({describe([value.func, value.args, value.keywords])})"
     kind = type(value)
     name = f"{getattr(value, '__module__', kind.__module__)}.{getattr(value, '__qualname__', kind.__qualname__)}"
     if hasattr(value, "__code__"):  # a function, or a method with its object
@@ -69,11 +64,11 @@ def _describe_object(value: Any) -> str:
         return f"{name}({describe(parts)})"
     if isinstance(value, (type, BuiltinFunctionType)):
         return name
-    slots = [slot for cls in kind.__mro__ for slot in getattr(cls, "__slots__", ())]
-    if not slots and not hasattr(value, "__dict__"):
+    try:
+        state = value.__reduce_ex__(2)[1:]  # what pickle needs to make an equal object
+    except TypeError:
         message = "results that depend on one must not be stored: remove it from the transform, or disable the cache"
-        raise TypeError(f"two objects of type {name} cannot be compared, so {message}")
-    state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)} | getattr(value, "__dict__", {})
+        raise TypeError(f"two objects of type {name} cannot be compared, so {message}") from None
     code = []
     for cls in kind.__mro__:
         for key, member in sorted(vars(cls).items()):
