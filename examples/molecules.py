@@ -10,7 +10,7 @@ from pyg_topomask.nn import GPSModel, GRFAttention
 from pyg_topomask.transforms import AddRandomWalkEncoding, AddRandomWalks
 
 torch.manual_seed(0)
-prepare = Compose([AddRandomWalkEncoding(range(1, 17), name="pe"), AddRandomWalks(seed=0)])
+prepare = Compose([AddRandomWalkEncoding(range(1, 17)), AddRandomWalks(seed=0)])
 molecules = TUDataset("data/TUDataset", "NCI1", pre_transform=prepare).shuffle()  # 4,110 compounds, x is the element
 num_test = len(molecules) // 10
 train_loader = DataLoader(molecules[num_test:], batch_size=64, shuffle=True)
@@ -36,7 +36,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
 def predict(batch):
-    x = torch.cat([batch.x, batch.pe_diagonal], dim=1)
+    x = torch.cat([batch.x, batch.random_walk_diagonal], dim=1)
     return model(x, batch.edge_index, batch.batch, graph=batch)  # [number of graphs, number of classes]
 
 

@@ -27,7 +27,6 @@ class SpanningForest(NamedTuple):
     parent: Tensor  # [N], int64, −1 for a root
     order: Tensor  # [N], nodes sorted by depth
     length: Tensor  # [N], length of the edge to the parent, 0 for a root
-    component: Tensor  # [N], connected component of each node
 
 
 def undirected_links(edge_index: Tensor, num_nodes: int, length: Tensor) -> Links:
@@ -60,7 +59,7 @@ def spanning_forest(links: Links, num_nodes: int, rank: Tensor | None = None) ->
     low, high = links.low.numpy(), links.high.numpy()
     if num_nodes == 0:
         empty = torch.zeros(0, dtype=torch.int64)
-        return SpanningForest(empty, empty, links.length, empty)
+        return SpanningForest(empty, empty, links.length)
     _, component = connected_components(_matrix(low, high, num_nodes), directed=False)
     degree = np.bincount(np.concatenate([low, high]), minlength=num_nodes)
     first = np.lexsort((np.arange(num_nodes), -degree, component))
@@ -78,7 +77,7 @@ def spanning_forest(links: Links, num_nodes: int, rank: Tensor | None = None) ->
     link = torch.searchsorted(links.low * num_nodes + links.high, key).clamp(max=max(links.low.numel() - 1, 0))
     length = links.length[link] if links.low.numel() else links.length.new_zeros(num_nodes)
     length = torch.where(parent < 0, 0, length)
-    return SpanningForest(parent, torch.from_numpy(order[1:].astype(np.int64)), length, torch.from_numpy(component))
+    return SpanningForest(parent, torch.from_numpy(order[1:].astype(np.int64)), length)
 
 
 def _matrix(row: np.ndarray, col: np.ndarray, size: int, value: np.ndarray | None = None) -> csr_matrix:

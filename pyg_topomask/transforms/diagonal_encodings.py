@@ -11,7 +11,6 @@ from pyg_topomask.ops.encodings.diagonals import return_probabilities
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.heat_diagonals import heat_diagonals
 from pyg_topomask.transforms.encoding import Encoding, check_steps, split_rows
-from pyg_topomask.transforms.graph_input import check_name
 
 
 class AddRandomWalkEncoding(Encoding):
@@ -28,22 +27,20 @@ class AddRandomWalkEncoding(Encoding):
 
     Args:
         steps: Numbers of steps k ≥ 1.
-        name: Prefix of the attributes.
 
     Raises:
         TypeError: If ``steps`` is one number.
         ValueError: If a setting is out of range, or a weight is negative.
     """
 
-    adds = ("{name}_diagonal",)
+    adds = ("random_walk_diagonal",)
 
-    def __init__(self, steps: Sequence[int], name: str = "random_walk") -> None:
-        check_name(name)
-        self.steps, self.name = check_steps(steps, 1), name
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.steps = check_steps(steps, 1)
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
         found = split_rows(return_probabilities(batch, self.steps), batch.sizes)
-        return [{f"{self.name}_diagonal": rows} for rows in found]
+        return [{"random_walk_diagonal": rows} for rows in found]
 
 
 class AddHeatDiagonalEncoding(Encoding):
@@ -60,22 +57,19 @@ class AddHeatDiagonalEncoding(Encoding):
 
     Args:
         times: Diffusion times t ≥ 0.
-        name: Prefix of the attributes.
 
     Raises:
         ValueError: If a setting is out of range, a weight is negative, or a time multiplied by a node's strength (sum
             of its edge weights) exceeds about 2e7.
     """
 
-    adds = ("{name}_diagonal",)
+    adds = ("heat_diagonal",)
 
-    def __init__(self, times: Sequence[float], name: str = "heat") -> None:
-        check_name(name)
-        self.name = name
+    def __init__(self, times: Sequence[float]) -> None:
         self.times = [float(time) for time in times]
         if not self.times or not all(0 <= time < float("inf") for time in self.times):
             raise ValueError(f"'times' must be finite numbers ≥ 0, at least one (got {list(times)})")
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
         found = split_rows(heat_diagonals(batch, self.times), batch.sizes)
-        return [{f"{self.name}_diagonal": rows} for rows in found]
+        return [{"heat_diagonal": rows} for rows in found]

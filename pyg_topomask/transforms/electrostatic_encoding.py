@@ -10,7 +10,6 @@ from torch_geometric.data import Data
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.pair_encodings import check_pair_sizes, electrostatic_encoding
 from pyg_topomask.transforms.encoding import Encoding, split_rows
-from pyg_topomask.transforms.graph_input import check_name
 
 
 class AddElectrostaticEncoding(Encoding):
@@ -24,21 +23,14 @@ class AddElectrostaticEncoding(Encoding):
     Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021,
     arXiv:2106.03893, Section 2.3.
 
-    Args:
-        name: Name of the attribute.
-
     Raises:
         ValueError: If a graph has more than 8192 nodes (all pairs have potentials), a weight is negative, weights
             are so small that potentials exceed float32, or the graph is a batch.
     """
 
-    adds = ("{name}",)
+    adds = ("electrostatic",)
     needs_one_graph = True
-
-    def __init__(self, name: str = "electrostatic") -> None:
-        check_name(name)
-        self.name = name
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
         check_pair_sizes(batch.sizes, "electrostatic encodings")
-        return [{self.name: rows} for rows in split_rows(electrostatic_encoding(batch).float(), batch.sizes)]
+        return [{"electrostatic": rows} for rows in split_rows(electrostatic_encoding(batch).float(), batch.sizes)]

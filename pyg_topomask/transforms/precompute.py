@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform, Compose
 
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 Packed = dict[str, tuple[Tensor, list[int], int] | tuple[list[Any], None, None]]
 """For each attribute: the joined tensor, each graph's size and the joined dimension; or the list of values."""
 
-_CHUNK_NODES = 16_384  # nodes of a group of graphs: large enough for batching, small enough for several workers
+_CHUNK_NODES = 16_384  # nodes of a group of graphs
 _FORMAT = 5
 
 
@@ -37,14 +36,11 @@ def precompute(
     transforms: BaseTransform | Sequence[BaseTransform],
     *,
     cache: bool | str | Path = True,
-    fingerprint: str | None = None,
-    num_workers: int = 0,
     tick: Callable[[int], Any] | None = None,
 ) -> list[Data]:
     """Graphs with all attributes that the transforms add, computed for many graphs at a time and stored on disk.
 
-    Graphs are sorted by size and split into groups that depend only on the graphs, so that the result is the same for
-    any number of workers. A transform processes a group at once, and receives the graphs as they were given.
+    A transform processes a group of graphs of similar size at once, and receives the graphs as they were given.
 
     The added attributes are stored in one file. Its name is a hash of the package's version, torch's default dtype, the
     transforms with their settings (including seeds) and the graphs' contents, so that a change of these leads to
@@ -56,9 +52,6 @@ def precompute(
         graphs: Graphs, in the order of the result.
         transforms: Transforms of this package. Give others to a data set as its ``pre_transform``.
         cache: Whether to store the result in `cache_dir` (``$TOPOMASK_CACHE``), or a folder to store it in.
-        fingerprint: Text that identifies the graphs' contents, such as a hash of the data set's file. By default, the
-            attributes that the transforms read are hashed, which takes about 20 µs per graph.
-        num_workers: Number of worker processes, started like those of a PyG `DataLoader`; 0 uses this process.
         tick: Called with the number of graphs that are done, to show progress.
 
     Returns:
@@ -77,34 +70,32 @@ def precompute(
     if not steps or len(graphs) == 0:
         return [copy.copy(graph) for graph in graphs]
     if not cache:
-        return _attached(graphs, _compute(graphs, steps, num_workers, tick))
+        return _attached(graphs, _compute(graphs, steps, tick))
     folder = (cache_dir() if cache is True else Path(cache).expanduser()) / "encodings"
-    path = folder / f"{cache_key(graphs, steps, fingerprint)}.pt"
+    path = folder / f"{cache_key(graphs, steps)}.pt"
     if (found := _load(path)) is None:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(path):
             if (found := _load(path)) is None:  # another process may have written it in the meantime
-                found = _compute(graphs, steps, num_workers, tick)
+                found = _pack(_compute(graphs, steps, tick))
                 save_tensors(found, path, durable=True)  # damage to a mapped file would not be noticed
-    return _attached(graphs, found)
+    return _attached(graphs, _unpack(found, len(graphs)))
 
 
-def cache_key(graphs: Sequence[Data], transforms: Sequence[GraphTransform], fingerprint: str | None = None) -> str:
+def cache_key(graphs: Sequence[Data], transforms: Sequence[GraphTransform]) -> str:
     """Hash of everything that the result of `precompute` depends on."""
     for transform in transforms:
-        if vars(transform).get("seed", 0) is None and getattr(transform, "draws", True):
+        if vars(transform).get("seed", 0) is None:
             raise ValueError(
                 f"{type(transform).__name__} has no seed: every call makes new draws, but the cache would keep one; "
                 "give it a seed, or precompute with cache=False"
             )
-    content: Any = fingerprint
-    if fingerprint is None:
-        own = all(isinstance(transform, Encoding) for transform in transforms)
-        reads = {key for transform in transforms for key in transform.reads} if own else None
-        content = [
-            (num_nodes_of(graph), {key: graph.get(key) for key in (graph.keys() if reads is None else reads)})
-            for graph in graphs
-        ]
+    own = all(isinstance(transform, Encoding) for transform in transforms)
+    reads = {key for transform in transforms for key in transform.reads} if own else None
+    content = [
+        (num_nodes_of(graph), {key: graph.get(key) for key in (graph.keys() if reads is None else reads)})
+        for graph in graphs
+    ]
     dtype = torch.get_default_dtype()
     return stable_hash(_FORMAT, pyg_topomask.__version__, dtype, len(graphs), transforms, content)
 
@@ -120,49 +111,25 @@ def _load(path: Path) -> Packed | None:
     return None
 
 
-class _Groups(Dataset[Packed]):
-    """Groups of graphs as a data set, so that PyTorch's loader workers can share the work."""
-
-    def __init__(self, groups: list[list[Data]], transforms: Sequence[GraphTransform]) -> None:
-        self.groups, self.transforms = groups, transforms
-
-    def __len__(self) -> int:
-        return len(self.groups)
-
-    def __getitem__(self, index: int) -> Packed:
-        found: list[dict[str, Any]] = [{} for _ in self.groups[index]]
-        for transform in self.transforms:
-            for added, more in zip(found, transform.additions(self.groups[index])):
-                added |= more
-        return _pack(found)
-
-
 def _compute(
-    graphs: Sequence[Data],
-    transforms: Sequence[GraphTransform],
-    num_workers: int,
-    tick: Callable[[int], Any] | None,
-) -> Packed:
+    graphs: Sequence[Data], transforms: Sequence[GraphTransform], tick: Callable[[int], Any] | None
+) -> list[dict[str, Any]]:
+    """What the transforms add to all graphs."""
     sizes = [num_nodes_of(graph) for graph in graphs]
     order = sorted(range(len(graphs)), key=sizes.__getitem__)
-    groups = [order[begin:end] for begin, end in together([sizes[position] for position in order], _CHUNK_NODES)]
-    data = _Groups([[graphs[position] for position in group] for group in groups], transforms)
-    workers = min(num_workers, len(groups))
-    # A separate generator: the loader draws the workers' seed from it, and must not advance torch's global generator.
-    loader = DataLoader(data, batch_size=None, num_workers=workers, generator=torch.Generator())
     found: list[dict[str, Any]] = [{} for _ in graphs]
-    done = 0
-    for group, packed in zip(groups, loader):
-        for position, added in zip(group, _unpack(packed, len(group))):
-            found[position] = added
-        done += len(group)
+    for begin, end in together([sizes[position] for position in order], _CHUNK_NODES):
+        group = [graphs[position] for position in order[begin:end]]
+        for transform in transforms:
+            for position, added in zip(order[begin:end], transform.additions(group)):
+                found[position] |= {key: x.cpu() if isinstance(x, Tensor) else x for key, x in added.items()}
         if tick is not None:
-            tick(done)
-    return _pack(found)
+            tick(end)
+    return found
 
 
 def _pack(added: list[dict[str, Any]]) -> Packed:
-    """Join each attribute over the graphs, because thousands of small tensors are slow to store and to send."""
+    """Join each attribute over the graphs, because thousands of small tensors are slow to store."""
     if any(one.keys() != added[0].keys() for one in added):
         names = sorted({key for one in added for key in one.keys() ^ added[0].keys()})
         raise ValueError(f"the transforms must add the same attributes to every graph (they differ in {names})")
@@ -173,7 +140,7 @@ def _pack(added: list[dict[str, Any]]) -> Packed:
         if not _joinable(values, dim):
             packed[key] = (values, None, None)
             continue
-        packed[key] = (torch.cat([value.detach().cpu() for value in values], dim), [v.size(dim) for v in values], dim)
+        packed[key] = (torch.cat([value.detach() for value in values], dim), [v.size(dim) for v in values], dim)
     return packed
 
 
@@ -192,5 +159,5 @@ def _unpack(packed: Packed, count: int) -> Iterator[dict[str, Any]]:
         yield {key: column[position] for key, column in columns.items()}
 
 
-def _attached(graphs: Sequence[Data], packed: Packed) -> list[Data]:
-    return [attach(copy.copy(graph), added) for graph, added in zip(graphs, _unpack(packed, len(graphs)))]
+def _attached(graphs: Sequence[Data], found: Iterable[dict[str, Any]]) -> list[Data]:
+    return [attach(copy.copy(graph), added) for graph, added in zip(graphs, found)]

@@ -10,7 +10,6 @@ from torch_geometric.data import Data
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.pair_encodings import check_pair_sizes, relative_walks
 from pyg_topomask.transforms.encoding import Encoding, check_steps, split_rows
-from pyg_topomask.transforms.graph_input import check_name
 
 
 class AddRelativeWalkEncoding(Encoding):
@@ -25,21 +24,19 @@ class AddRelativeWalkEncoding(Encoding):
 
     Args:
         steps: Numbers of steps k ≥ 0. The paper uses ``range(K)``, whose first step is the identity.
-        name: Name of the attribute, after ``pair_``.
 
     Raises:
         TypeError: If ``steps`` is one number.
         ValueError: If a step is out of range, a graph has more than 8192 nodes or is a batch, or a weight is negative.
     """
 
-    adds = ("pair_{name}",)
+    adds = ("pair_relative_walk",)
     needs_one_graph = True
 
-    def __init__(self, steps: Sequence[int], name: str = "relative_walk") -> None:
-        check_name(name)
-        self.steps, self.name = check_steps(steps, 0), name
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.steps = check_steps(steps, 0)
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
         check_pair_sizes(batch.sizes, "relative random-walk encodings")
         rows = relative_walks(batch, self.steps)
-        return [{f"pair_{self.name}": part} for part in split_rows(rows, [size * size for size in batch.sizes])]
+        return [{"pair_relative_walk": part} for part in split_rows(rows, [size * size for size in batch.sizes])]

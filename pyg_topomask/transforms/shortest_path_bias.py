@@ -13,7 +13,7 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.pair_encodings import check_pair_sizes, shortest_path_lengths, types_along_paths
 from pyg_topomask.transforms.encoding import Encoding, split_rows
-from pyg_topomask.transforms.graph_input import check_name, edges_of
+from pyg_topomask.transforms.graph_input import edges_of
 
 
 class AddShortestPathBias(Encoding):
@@ -39,7 +39,6 @@ class AddShortestPathBias(Encoding):
         paths: Whether to store the types of edges, which are read from ``edge_attr`` (whole numbers ≥ 0 of shape
             ``[E]`` or ``[E, 1]``).
         pairs: Whether to store the attributes of pairs; if false, only degrees (GraphGPS's ``node_degrees_only``).
-        name: Prefix of the attributes.
 
     Raises:
         TypeError: If ``num_spatial_types`` is not an integer.
@@ -47,23 +46,22 @@ class AddShortestPathBias(Encoding):
             batch, or has edges without a single type.
     """
 
-    adds = ("pair_{name}", "pair_{name}_types", "{name}_in_degree", "{name}_out_degree")
+    adds = ("pair_shortest_path", "pair_shortest_path_types", "shortest_path_*_degree")
     reads = ("edge_index", "adj_t", "num_nodes", "edge_attr")
     needs_one_graph = True
 
-    def __init__(
-        self, num_spatial_types: int = 20, paths: bool = False, pairs: bool = True, name: str = "shortest_path"
-    ) -> None:
+    def __init__(self, num_spatial_types: int = 20, paths: bool = False, pairs: bool = True) -> None:
         num_spatial_types = check_integer("num_spatial_types", num_spatial_types, 2)
         if num_spatial_types >= 2**15:
             raise ValueError(f"'num_spatial_types' must be below 32768 (got {num_spatial_types})")
         if paths and not pairs:
             raise ValueError("'paths' need 'pairs', because paths connect pairs")
-        check_name(name)
-        self.num_spatial_types, self.paths, self.pairs, self.name = num_spatial_types, paths, pairs, name
+        self.num_spatial_types, self.paths, self.pairs = num_spatial_types, paths, pairs
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
-        added = self._degrees(batch)
+        incoming = torch.bincount(batch.csr.col, minlength=batch.num_nodes)
+        degrees = zip(split_rows(incoming, batch.sizes), split_rows(batch.csr.degree, batch.sizes))
+        added = [{"shortest_path_in_degree": into, "shortest_path_out_degree": out} for into, out in degrees]
         if not self.pairs:
             return added
         check_pair_sizes(batch.sizes, "shortest-path biases")
@@ -71,7 +69,7 @@ class AddShortestPathBias(Encoding):
         kinds = torch.where(hops < 0, self.num_spatial_types, hops.clamp(max=self.num_spatial_types - 1)).short()
         squares = [size * size for size in batch.sizes]
         for position, part in enumerate(split_rows(kinds, squares)):
-            added[position][f"pair_{self.name}"] = part
+            added[position]["pair_shortest_path"] = part
         if self.paths:
             for position, (graph, lengths) in enumerate(zip(graphs, hops.split(squares))):
                 size = batch.sizes[position]
@@ -81,13 +79,8 @@ class AddShortestPathBias(Encoding):
                     _edge_types(graph, size),
                     self.num_spatial_types - 1,
                 )
-                added[position][f"pair_{self.name}_types"] = torch.from_numpy(types).flatten(0, 1)
+                added[position]["pair_shortest_path_types"] = torch.from_numpy(types).flatten(0, 1)
         return added
-
-    def _degrees(self, batch: GraphBatch) -> list[dict[str, Tensor]]:
-        incoming = torch.bincount(batch.csr.col, minlength=batch.num_nodes)
-        parts = zip(split_rows(incoming, batch.sizes), split_rows(batch.csr.degree, batch.sizes))
-        return [{f"{self.name}_in_degree": first, f"{self.name}_out_degree": second} for first, second in parts]
 
 
 def _edge_types(graph: Data, size: int) -> np.ndarray:  # [n, n]

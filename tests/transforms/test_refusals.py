@@ -75,7 +75,7 @@ REFUSED = [
     (lambda: AddRandomWalks()(weighted(-1.0)), ValueError, "strengths ≥ 0.*negative"),
     (lambda: AddRandomWalks()(weighted(1.0, 1.0)), ValueError, r"one number per edge, \[1\]"),
     (lambda: AddRandomWalks()(weighted(1.0, dtype=torch.cfloat)), TypeError, "real numbers"),
-    (lambda: AddTreeOrder("depth_first"), ValueError, "'method' must be one of breadth_first, minimum, random"),
+    (lambda: AddTreeOrder("depth_first"), ValueError, "'method' must be one of breadth_first, minimum"),
     (lambda: AddTreeOrder("minimum"), ValueError, "'minimum' needs 'length'"),
     (lambda: AddTreeOrder(length="far")(GRAPHS["path"]), ValueError, r"'far' must have one length per edge, \[6\]"),
     (lambda: far(-1.0), ValueError, r"'far' must be finite and at least 0 \(got -1\.0\)"),

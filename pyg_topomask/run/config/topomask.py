@@ -53,10 +53,9 @@ class TopomaskConfig(Section):
     mask_lr: Annotated[float | None, Field(gt=0), ReadIf("learned_mask")] = 25.0
     """Factor on the learning rate of the parameters of masks, which have no weight decay: they are few, and at the
     rate of the model they hardly move. null: they are trained like all others."""
-    spanning_tree: Annotated[Literal["breadth_first", "minimum", "random"], ReadIf("trees")] = "breadth_first"
+    spanning_tree: Annotated[Literal["breadth_first", "minimum"], ReadIf("trees")] = "breadth_first"
     """Spanning tree that gives the distances of the masks forest and tree. breadth_first: the tree of a breadth-first
-    search; minimum: the tree of the smallest total edge_weight, which is then the length of an edge; random: a tree
-    drawn from the seed."""
+    search; minimum: the tree of the smallest total edge_weight, which is then the length of an edge."""
     decay: float = Field(default=1.0, gt=0)
     """Factor on the weight per step of a walk (GKAT)."""
     alpha: float = Field(default=1.0, ge=0)

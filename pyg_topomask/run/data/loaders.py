@@ -116,9 +116,7 @@ def prepare(
     if config.train.sampler != "full_batch" and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
     encodings = build_encodings(config)
-    graphs = precompute(
-        graphs, encodings, cache=cache, num_workers=config.num_workers, tick=lambda done: tick("encodings", done)
-    )
+    graphs = precompute(graphs, encodings, cache=cache, tick=lambda done: tick("encodings", done))
     redrawn = [step for step in sampling_transforms if _is_redrawn(step, config)]
     once = [step for step in sampling_transforms if step not in redrawn]
     in_evaluation = redrawn if config.val.sampler == "full_batch" else []  # otherwise drawn when a part is cut
