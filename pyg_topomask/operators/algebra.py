@@ -56,23 +56,24 @@ class _CombinedOperator(MaskOperator):
 
     def _blocks_of_all(self, combine: Callable[[BlockLayout, list[BlockMaker]], list[Tensor]]) -> DenseBlocks | None:
         """Blocks that combine those of all masks; :obj:`None` if a mask has none."""
-        found = [operator.dense_blocks for operator in self.operators]
-        if any(blocks is None for blocks in found):
+        found = [blocks for operator in self.operators if (blocks := operator.dense_blocks)]
+        if len(found) < len(self.operators):
             return None
-        makers = [blocks.make for blocks in found if blocks]
-        works = [blocks.work for blocks in found if blocks]
-        return DenseBlocks(lambda layout: combine(layout, makers), lambda sizes: sum(work(sizes) for work in works))
+        makers = [blocks.make for blocks in found]
+        return DenseBlocks(lambda layout: combine(layout, makers), lambda sizes: sum(x.work(sizes) for x in found))
 
-    def _errors(self) -> list[Tensor] | None:
-        """Errors by row, ``[N, H or 1]``, of the combined masks; :obj:`None` if all are exact."""
+    @property
+    def error(self) -> float | Tensor:
         errors = [row_errors(operator) for operator in self.operators]
         if all(error is None for error in errors):
-            return None
+            return 0.0
         nothing = torch.zeros(1, 1, device=self.device)
-        return [
-            nothing.expand(operator.num_nodes, 1) if error is None else error
-            for operator, error in zip(self.operators, errors)
-        ]
+        pairs = zip(self.operators, errors)
+        return self._join_errors([nothing.expand(op.num_nodes, 1) if error is None else error for op, error in pairs])
+
+    def _join_errors(self, errors: list[Tensor]) -> Tensor:
+        """Errors by row from those of the combined masks, ``[N, H or 1]`` each."""
+        raise NotImplementedError
 
 
 class SumOperator(_CombinedOperator):
@@ -101,10 +102,9 @@ class SumOperator(_CombinedOperator):
 
     @property
     def support(self) -> Support | None:
-        found = [operator.support for operator in self.operators]
-        if any(support is None for support in found):
+        supports = [support for operator in self.operators if (support := operator.support)]
+        if len(supports) < len(self.operators):
             return None
-        supports = [support for support in found if support]
         return Support(
             lambda rows: _join_pairs([support.pairs(rows) for support in supports], self.heads),
             lambda: sum(support.count() for support in supports),
@@ -122,10 +122,8 @@ class SumOperator(_CombinedOperator):
     def _with_heads(self, block: Tensor) -> Tensor:
         return block[:, None] if self.heads is not None and block.dim() == 3 else block
 
-    @property
-    def error(self) -> float | Tensor:
-        errors = self._errors()
-        return 0.0 if errors is None else torch.stack(torch.broadcast_tensors(*errors)).sum(0)
+    def _join_errors(self, errors: list[Tensor]) -> Tensor:
+        return torch.stack(torch.broadcast_tensors(*errors)).sum(0)
 
     def to_dense(self) -> Tensor:
         return torch.stack(torch.broadcast_tensors(*(operator.to_dense() for operator in self.operators))).sum(0)
@@ -170,11 +168,7 @@ class HeadStackOperator(_CombinedOperator):
         """Number of heads of each mask, and the mask; attention computes them one by one."""
         return list(zip(self.counts, self.operators))
 
-    @property
-    def error(self) -> float | Tensor:
-        errors = self._errors()
-        if errors is None:
-            return 0.0
+    def _join_errors(self, errors: list[Tensor]) -> Tensor:
         return torch.cat([error.expand(-1, count) for count, error in zip(self.counts, errors)], dim=1)
 
     def to_dense(self) -> Tensor:
@@ -218,11 +212,7 @@ class BlockDiagonalOperator(_CombinedOperator):
     def _like(self, operators: list[MaskOperator]) -> BlockDiagonalOperator:
         return BlockDiagonalOperator(operators)
 
-    @property
-    def error(self) -> float | Tensor:
-        errors = self._errors()
-        if errors is None:
-            return 0.0
+    def _join_errors(self, errors: list[Tensor]) -> Tensor:
         width = max(error.size(1) for error in errors)
         return torch.cat([error.expand(-1, width) for error in errors])
 
@@ -305,11 +295,7 @@ class KroneckerOperator(_CombinedOperator):
     def _like(self, operators: list[MaskOperator]) -> KroneckerOperator:
         return KroneckerOperator(*operators)
 
-    @property
-    def error(self) -> float | Tensor:
-        errors = self._errors()
-        if errors is None:
-            return 0.0
+    def _join_errors(self, errors: list[Tensor]) -> Tensor:
         largest = [_row_sums(operator.bound) for operator in self.operators]  # bounds the entries, all ≥ 0
         (a, left), (b, right) = (
             [x[:, None] if factor == 0 else x[None] for x in (error, entry)]  # [N_1, 1, H] or [1, N_2, H]

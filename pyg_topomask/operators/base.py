@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.attention.mask import DenseBlocks, Support
+from pyg_topomask.ops.attention.mask import AttentionMask, DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.sparse import Pattern
@@ -23,7 +22,7 @@ ARITHMETIC: dict[str, Callable[..., MaskOperator]] = {}
 """Classes that ``+`` and ``*`` build, by name. Their files import this one, so they register themselves here."""
 
 
-class MaskOperator(ABC):
+class MaskOperator(AttentionMask, ABC):
     r"""One ``N × N`` mask, or one per head, that is defined by its product with a matrix.
 
     A subclass sets `num_nodes`, `heads`, `dtype` and `device`, perhaps `num_multiply_adds` and `numbers`, and defines
@@ -54,14 +53,6 @@ class MaskOperator(ABC):
     `pyg_topomask.testing.OperatorCase` checks a new operator.
     """
 
-    num_nodes: int
-    """``N``."""
-    heads: int | None = None
-    """``H`` if every head has its own mask, :obj:`None` if all share one."""
-    is_dense: bool = False
-    """Whether the matrix is stored, so that `to_dense` costs nothing."""
-    dtype: torch.dtype = torch.float32
-    device: torch.device = torch.device("cpu")
     numbers: tuple[Tensor, ...] = ()
     """The numbers from which the entries are computed, for `eps` and for `bound` if the subclass does not define it."""
     _with: Callable[..., MaskOperator]
@@ -94,40 +85,7 @@ class MaskOperator(ABC):
 
     @property
     def eps(self) -> float:
-        """Machine epsilon of the coarsest dtype among the numbers from which the entries are computed."""
         return max(torch.finfo(self.dtype).eps, *map(coarsest_eps, self.numbers), 0.0)
-
-    @property
-    def error(self) -> float | Tensor:
-        r"""Absolute error of products; 0 if they are exact up to rounding.
-
-        It is the smallest known :math:`e` with :math:`|(\mathrm{op}\, x - M x)_i| \le e_i \|x\|_2`, where the norm is
-        over the nodes of the row's graph; so each entry is known up to :math:`e`. It is a number, or a tensor ``[N]``
-        or ``[N, H]`` without a gradient if it differs by row. In a batch, each graph must have its own error, so that
-        no result depends on the other graphs.
-        """
-        return 0.0
-
-    product_cost = 1.0
-    """Time of a multiply-add of attention's products with the mask, relative to one of sparse matrices."""
-
-    @cached_property
-    def num_multiply_adds(self) -> int:
-        """Multiply-adds of ``op @ x`` for one column of one head; attention chooses its path by them.
-
-        A subclass sets it. The default is ``N²``, the cost of a product with the dense matrix.
-        """
-        return self.num_nodes**2
-
-    @property
-    def support(self) -> Support | None:
-        """The pairs of nodes on which the mask may be non-zero; :obj:`None` if they are not known to be few."""
-        return None
-
-    @property
-    def dense_blocks(self) -> DenseBlocks | None:
-        """The dense block of each graph of a batch; :obj:`None` if it costs more than products with the mask."""
-        return None
 
     def _blocks_by_product(
         self,
@@ -151,12 +109,6 @@ class MaskOperator(ABC):
             )
 
         return DenseBlocks(make, lambda sizes: share * self.num_multiply_adds * max(sizes, default=0))
-
-    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
-        r"""Sums :math:`\sum_{jr} q_{ir} M_{ij} k_{jr} v_j` for ``q, k [N, H, R]`` and ``v [N, H, D]``, shape
-        ``[N, H, D]``; :obj:`None` if they are not faster than a product with the columns ``k_r v``, as by default.
-        """
-        return None
 
     def times(self, other: MaskOperator) -> MaskOperator | None:
         """The matrix product with another mask, if it is one mask of the same kind; else :obj:`None`, as by default."""
@@ -208,12 +160,6 @@ class MaskOperator(ABC):
         return ARITHMETIC["scaled"](self, other) if isinstance(other, (int, float, Tensor)) else NotImplemented
 
     __rmul__ = __mul__
-
-    def __neg__(self) -> MaskOperator:
-        return -1.0 * self
-
-    def __sub__(self, other: MaskOperator) -> MaskOperator:
-        return self + -other if isinstance(other, MaskOperator) else NotImplemented
 
     def __repr__(self) -> str:
         heads = "" if self.heads is None else f", heads={self.heads}"

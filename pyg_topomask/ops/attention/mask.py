@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,44 +67,81 @@ class DenseBlocks:
         return DenseBlocks(lambda layout: change(self.make(layout), layout), self.work, self.shared)
 
 
-class AttentionMask(Protocol):
-    """The part of :class:`~pyg_topomask.operators.MaskOperator` that attention uses; it is documented there."""
+class AttentionMask:
+    """What attention asks of a mask, ``[N, N]`` or one for each head."""
+
+    num_nodes: int
+    """``N``."""
+    heads: int | None = None
+    """``H`` if every head has its own mask, :obj:`None` if all share one."""
+    is_dense: bool = False
+    """Whether the matrix is stored, so that `to_dense` costs nothing."""
+    dtype: torch.dtype = torch.float32
+    device: torch.device = torch.device("cpu")
+    product_cost: float = 1.0
+    """Time of a multiply-add of attention's products with the mask, relative to one of sparse matrices."""
+
+    @cached_property
+    def num_multiply_adds(self) -> int:
+        """Multiply-adds of ``op @ x`` for one column of one head; attention chooses its path by them.
+
+        A subclass sets it. The default is ``N²``, the cost of a product with the dense matrix.
+        """
+        return self.num_nodes**2
 
     @property
-    def num_nodes(self) -> int: ...
+    def bound(self) -> AttentionMask:
+        """The bounding mask, by which attention under this mask normalises."""
+        raise NotImplementedError
+
     @property
-    def heads(self) -> int | None: ...
+    def eps(self) -> float:
+        """Machine epsilon of the coarsest dtype among the numbers from which the entries are computed."""
+        return torch.finfo(self.dtype).eps
+
     @property
-    def device(self) -> torch.device: ...
+    def error(self) -> float | Tensor:
+        r"""Absolute error of products; 0 if they are exact up to rounding.
+
+        It is the smallest known :math:`e` with :math:`|(\mathrm{op}\, x - M x)_i| \le e_i \|x\|_2`, where the norm is
+        over the nodes of the row's graph; so each entry is known up to :math:`e`. It is a number, or a tensor ``[N]``
+        or ``[N, H]`` without a gradient if it differs by row. In a batch, each graph must have its own error, so that
+        no result depends on the other graphs.
+        """
+        return 0.0
+
     @property
-    def is_dense(self) -> bool: ...
+    def support(self) -> Support | None:
+        """The pairs of nodes on which the mask may be non-zero; :obj:`None` if they are not known to be few."""
+        return None
+
     @property
-    def bound(self) -> AttentionMask: ...
-    @property
-    def eps(self) -> float: ...
-    @property
-    def error(self) -> float | Tensor: ...
-    @property
-    def num_multiply_adds(self) -> int: ...
-    @property
-    def product_cost(self) -> float: ...
-    @property
-    def support(self) -> Support | None: ...
-    @property
-    def dense_blocks(self) -> DenseBlocks | None: ...
-    def to_dense(self) -> Tensor: ...
-    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None: ...
-    def __matmul__(self, x: Tensor) -> Tensor: ...
+    def dense_blocks(self) -> DenseBlocks | None:
+        """The dense block of each graph of a batch; :obj:`None` if it costs more than products with the mask."""
+        return None
+
+    def to_dense(self) -> Tensor:
+        """The matrix."""
+        raise NotImplementedError
+
+    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+        r"""Sums :math:`\sum_{jr} q_{ir} M_{ij} k_{jr} v_j` for ``q, k [N, H, R]`` and ``v [N, H, D]``, shape
+        ``[N, H, D]``; :obj:`None` if they are not faster than a product with the columns ``k_r v``, as by default.
+        """
+        return None
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
 
 
-class TensorMask:
+class TensorMask(AttentionMask):
     """Mask from a tensor of shape ``[N, N]``, or ``[H, N, N]`` for one mask per head.
 
     Raises:
         ValueError: If the tensor has another shape, or is complex or sparse.
     """
 
-    is_dense, support, dense_blocks, error, product_cost = True, None, None, 0.0, 0.06
+    is_dense, product_cost = True, 0.06
 
     def __init__(self, matrix: Tensor) -> None:
         if matrix.dim() not in (2, 3) or matrix.size(-1) != matrix.size(-2):
@@ -112,12 +150,7 @@ class TensorMask:
             raise ValueError(f"a dense mask must be real and strided (got {matrix.dtype}, {matrix.layout})")
         self.matrix = matrix if matrix.is_floating_point() else matrix.float()
         self.num_nodes, self.heads = matrix.size(-1), matrix.size(0) if matrix.dim() == 3 else None
-        self.dtype, self.device, self.num_multiply_adds = self.matrix.dtype, matrix.device, matrix.size(-1) ** 2
-
-    @property
-    def eps(self) -> float:
-        """Machine epsilon of the tensor."""
-        return torch.finfo(self.dtype).eps
+        self.dtype, self.device = self.matrix.dtype, matrix.device
 
     @property
     def bound(self) -> Any:
@@ -128,9 +161,6 @@ class TensorMask:
         """The tensor."""
         return self.matrix
 
-    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """There is no faster way than a product."""
-
     def _matmul(self, x: Tensor) -> Tensor:
         matrix = self.matrix.to(x.dtype)
         return matrix @ x if self.heads is None else (matrix @ x.transpose(0, 1)).transpose(0, 1)
@@ -139,14 +169,14 @@ class TensorMask:
         return self._matmul(x)
 
 
-class PatternMask:
+class PatternMask(AttentionMask):
     """Mask of ones on the pairs of a pattern, known by its pairs alone."""
 
-    is_dense, dense_blocks, heads, error, product_cost = False, None, None, 0.0, 1.0
+    eps = 0.0
 
     def __init__(self, pattern: Pattern) -> None:
         self.pattern, self.num_nodes, self.num_multiply_adds = pattern, pattern.num_rows, pattern.nnz
-        self.device, self.eps = pattern.col.device, 0.0
+        self.device = pattern.col.device
 
     @property
     def bound(self) -> PatternMask:
@@ -179,7 +209,7 @@ def read_mask(mask: AttentionMask | Tensor, q: Tensor) -> AttentionMask:
     """
     if isinstance(mask, Tensor):
         mask = TensorMask(mask)
-    if not hasattr(mask, "num_multiply_adds"):
+    if not isinstance(mask, AttentionMask):
         raise TypeError(f"'mask' must be a MaskOperator or a tensor (got {type(mask).__name__})")
     if mask.num_nodes != q.size(0):
         raise ValueError(
