@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -132,16 +133,11 @@ def _signatures(union: JoinedGraphs, color: Array, changed: Array) -> tuple[Arra
     relations = int(union.relation.max(initial=0)) + 1
     item = np.repeat(color[changed], lengths) * relations + union.relation[edge]
     order = np.lexsort((item, union.target[edge]))
-    node, lengths = np.unique(union.target[edge], return_counts=True)
-    item = np.unique(item[order], return_inverse=True)[1]
-    while lengths.max(initial=1) > 1:  # merge lists pairwise, so that equal lists become equal numbers
-        base, position = item.size + 1, np.arange(item.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        left = np.flatnonzero(position % 2 == 0)
-        paired = position[left] + 1 < np.repeat(lengths, lengths)[left]
-        right = np.where(paired, item[np.minimum(left + 1, item.size - 1)] + 1, 0)
-        item = np.unique(item[left] * base + right, return_inverse=True)[1]
-        lengths = (lengths + 1) // 2
-    return node, item
+    node, first = np.unique(union.target[edge][order], return_index=True)
+    lists, numbers = item[order].tobytes(), dict[bytes, int]()
+    ends = [*(first * item.itemsize).tolist(), len(lists)]
+    parts = (lists[start:stop] for start, stop in pairwise(ends))
+    return node, np.array([numbers.setdefault(part, len(numbers)) for part in parts], dtype=np.int64)
 
 
 def classes_of(graphs: Sequence[EncodedGraph], rounds: int | None) -> list[int]:
