@@ -67,7 +67,7 @@ class Kernel(NamedTuple):
             entry, bound: Mask and bounding mask, shape ``[P]``; the same tensor if the mask is its own bound.
             q: Queries, shape ``[num_rows, R]``.
             k, v: Keys and values, shape ``[num_cols, R]`` and ``[num_cols, D]``.
-            kept: Factors of dropout, shape ``[P]``; drawn if :obj:`None`.
+            kept: Factors of dropout, shape ``[P]``; none if :obj:`None`.
             edge: Edge vectors ``[E, R]``, and the vector of each pair ``[P]``; none if :obj:`None`.
 
         Returns:
@@ -76,8 +76,6 @@ class Kernel(NamedTuple):
         kernel, size = self.on_pairs(pattern, bound, q, k, edge)
         ones, weight = v.new_ones(v.size(0), 1), entry * kernel
         kept_weight = weight if kept is None else weight * kept
-        if kept is None and self.dropout:
-            kept_weight = dropout(weight, self.dropout)
         own = bound is entry and size is kernel
         if kept_weight is weight and own and not self.signed:
             return spmm(pattern, weight, torch.cat([v, ones], 1))
@@ -121,7 +119,7 @@ class Kernel(NamedTuple):
             q: Queries, shape ``[num_rows, H, R]``.
             k, v: Keys and values, shape ``[num_cols, H, R]`` and ``[num_cols, H, D]``.
             again: Whether to compute the sums of each head again in the backward pass and keep nothing for it.
-            kept: Factors of dropout, shape ``[P, H]``; drawn if :obj:`None`.
+            kept: Factors of dropout, shape ``[P, H]``; none if :obj:`None`.
             edges: Edge vectors, for the softmax kernel; none if :obj:`None`.
 
         Returns:

@@ -9,19 +9,19 @@ where :math:`T_i` are the k keys of the query's own graph with the largest :math
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.attention.engines import pairs_cpp, pairs_triton
+from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, pairs_triton
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import PatternMask
 from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.sparse import spmm
 from pyg_topomask.ops.topk.search import Kept, head_rows, search_keys
 
 
@@ -81,11 +81,5 @@ def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tens
     """Softmax attention on the kept pairs, whose heads follow each other, ``[H N, *] → [H N, D]``."""
     heads = q[:, None], k[:, None], v[:, None]
     problem = Problem(Kernel("softmax", dropout=dropout), *heads, PatternMask(kept.pattern))
-    for engine in (pairs_cpp, pairs_triton):
-        if engine.refuses(problem) is None:
-            return engine.attend(problem)[:, 0]
-    weight = kept.present(kept.scores(q, k).softmax(-1))
-    if dropout > 0:  # as in compiled code
-        number = torch.arange(weight.numel(), device=v.device)
-        weight = weight * keep_factors(dropout, draw_seeds(1).to(v.device), number).to(weight)
-    return spmm(kept.pattern, weight, v)
+    engine: Any = next(engine for engine in (pairs_cpp, pairs_triton, pairs) if engine.refuses(problem) is None)
+    return engine.attend(problem)[:, 0]

@@ -98,9 +98,6 @@ class Kept(NamedTuple):
     pattern: Pattern
     """The pairs as a matrix ``[H Nq, H Nk]``."""
 
-    def present(self, x: Tensor) -> Tensor:  # [H, Nq, topk] -> [nnz]
-        return x.reshape(-1) if self.exists is None else x[self.exists]
-
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Inner products of the pairs, shape ``[H, Nq, topk]``, of ``q`` ``[H Nq, d]`` and ``k`` ``[H Nk, d]``."""
         score = sampled_product(self.pattern, q, k)

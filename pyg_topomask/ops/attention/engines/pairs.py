@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyg_topomask.limits import limits
+from pyg_topomask.ops.attention.kernels import factors_kept
 from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.ops.hashing import draw_seeds
 
 
 def refuses(problem: Problem) -> str | None:
@@ -20,5 +22,7 @@ def attend(problem: Problem) -> Tensor:
     pattern, entries, bounds = problem.pairs().evaluated()
     kept = 2 * max(limits.pairs_at_once, problem.pairs_of_stored)
     again = problem.rows is None and pattern.nnz * problem.v.size(1) > kept
+    seed = draw_seeds(1) if problem.kernel.dropout else None
+    factors = factors_kept(problem.kernel.dropout, seed, pattern, problem.v)
     arrays = pattern, entries, bounds, problem.q, problem.k, problem.v
-    return problem.finish(problem.kernel.sums_of_heads(*arrays, again, edges=problem.edges))
+    return problem.finish(problem.kernel.sums_of_heads(*arrays, again, factors, problem.edges))
