@@ -54,13 +54,19 @@ class _CombinedOperator(MaskOperator):
     def eps(self) -> float:
         return max(operator.eps for operator in self.operators)
 
-    def _blocks_of_all(self, combine: Callable[[BlockLayout, list[BlockMaker]], list[Tensor]]) -> DenseBlocks | None:
-        """Blocks that combine those of all masks; :obj:`None` if a mask has none."""
+    @property
+    def dense_blocks(self) -> DenseBlocks | None:
         found = [blocks for operator in self.operators if (blocks := operator.dense_blocks)]
         if len(found) < len(self.operators):
             return None
         makers = [blocks.make for blocks in found]
-        return DenseBlocks(lambda layout: combine(layout, makers), lambda sizes: sum(x.work(sizes) for x in found))
+        return DenseBlocks(
+            lambda layout: self._join_blocks(layout, makers), lambda sizes: sum(x.work(sizes) for x in found)
+        )
+
+    def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
+        """Blocks from what makes those of the combined masks."""
+        raise NotImplementedError
 
     @property
     def error(self) -> float | Tensor:
@@ -111,11 +117,7 @@ class SumOperator(_CombinedOperator):
             lambda: torch.stack([support.by_row() for support in supports]).sum(0),
         )
 
-    @property
-    def dense_blocks(self) -> DenseBlocks | None:
-        return self._blocks_of_all(self._added)
-
-    def _added(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
+    def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
         groups = zip(*(make(layout) for make in makers))
         return [sum(self._with_heads(block) for block in blocks) for blocks in groups]  # type: ignore[misc]
 
@@ -175,11 +177,7 @@ class HeadStackOperator(_CombinedOperator):
         size = self.num_nodes, self.num_nodes
         return torch.cat([operator.to_dense().expand(count, *size) for count, operator in self.head_groups])
 
-    @property
-    def dense_blocks(self) -> DenseBlocks | None:
-        return self._blocks_of_all(self._stacked)
-
-    def _stacked(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
+    def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
         groups = zip(*(make(layout) for make in makers))
         return [self._join_heads(blocks) for blocks in groups]
 
@@ -216,11 +214,7 @@ class BlockDiagonalOperator(_CombinedOperator):
         width = max(error.size(1) for error in errors)
         return torch.cat([error.expand(-1, width) for error in errors])
 
-    @property
-    def dense_blocks(self) -> DenseBlocks | None:
-        return self._blocks_of_all(self._placed)
-
-    def _placed(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
+    def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
         pieces: dict[int, list[Tensor]] = {}  # of each graph that is not empty, in order
         leaves = layout.block.diff(prepend=layout.block[:1]) != 0
         for operator, make, graph in zip(self.operators, makers, leaves.cumsum(0).split(self.sizes)):
@@ -269,9 +263,8 @@ class ProductOperator(_CombinedOperator):
     def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
         return None if self._joined is None else self._joined.contract(q, k, v)
 
-    @property
-    def dense_blocks(self) -> DenseBlocks | None:
-        return self._blocks_of_all(lambda layout, makers: multiply_blocks(*(make(layout) for make in reversed(makers))))
+    def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
+        return multiply_blocks(*(make(layout) for make in reversed(makers)))
 
     def _matmul(self, x: Tensor) -> Tensor:
         return product_by_head(self.left, product_by_head(self.right, x))
@@ -294,6 +287,10 @@ class KroneckerOperator(_CombinedOperator):
 
     def _like(self, operators: list[MaskOperator]) -> KroneckerOperator:
         return KroneckerOperator(*operators)
+
+    @property
+    def dense_blocks(self) -> None:
+        return None
 
     def _join_errors(self, errors: list[Tensor]) -> Tensor:
         largest = [_row_sums(operator.bound) for operator in self.operators]  # bounds the entries, all ≥ 0
