@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,43 +35,11 @@ class TrainedModel(NamedTuple):
     """
 
     model: Module
-    transform: BaseTransform
-
-
-@dataclass(frozen=True)
-class OpenedRun:
-    """A trained model with everything else that its run has stored.
-
-    Args:
-        folder: Folder of the seed.
-        config: The resolved config.
-        task: What is predicted.
-        model: The model, as in :class:`TrainedModel`.
-        transform: The transform, as in :class:`TrainedModel`.
-    """
-
-    folder: Path
-    config: Config
-    task: Task
-    model: Module
     transform: RunTransform
 
 
 def load(folder: str | Path) -> TrainedModel:
     """See :func:`pyg_topomask.load`."""
-    run = open_run(folder)
-    return TrainedModel(run.model, run.transform)
-
-
-def open_run(folder: str | Path) -> OpenedRun:
-    """Read the best checkpoint and the config of a run.
-
-    Args:
-        folder: Folder of a seed, or a results folder with a single seed.
-
-    Raises:
-        RunError: If there is no run, or its files are damaged or of another version.
-    """
     seed = seed_folder(Path(folder).expanduser())
     config = read_config(seed / "config.yaml")
     for key, problem in name_problems(config):
@@ -86,7 +53,7 @@ def open_run(folder: str | Path) -> OpenedRun:
         model = build_model(config, *sizes).eval()
     advice = f"{seed / 'config.yaml'} must be the file that the run has written"
     load_weights(model, model_weights(saved), str(seed / BEST), advice)
-    return OpenedRun(seed, config, task, model, RunTransform(config, fitted, sizes[0], sizes[2], model))
+    return TrainedModel(model, RunTransform(config, task, fitted, sizes[0], sizes[2], model))
 
 
 def seed_folder(folder: Path) -> Path:
@@ -116,6 +83,7 @@ class RunTransform(BaseTransform):
 
     Args:
         config: The resolved config of the run.
+        task: What the model predicts.
         fitted: Transforms with the constants of the training graphs.
         in_channels: Number of columns of node features that the model takes.
         edge_channels: Number of columns of edge features; None without edge features.
@@ -125,12 +93,14 @@ class RunTransform(BaseTransform):
     def __init__(
         self,
         config: Config,
+        task: Task,
         fitted: list[Any],
         in_channels: int,
         edge_channels: int | None,
         model: Module,
     ) -> None:
-        self.config, self.in_channels, self.edge_channels, self.model = config, in_channels, edge_channels, model
+        self.config, self.task, self.model = config, task, model
+        self.in_channels, self.edge_channels = in_channels, edge_channels
         self.features = [input_features(config), *fitted]
         self.encodings = build_encodings(config)
         self.sampling = build_sampling_transforms(config, config.seed)

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 from torch import Tensor
+from torch.nn import Module
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import index_to_mask
 
+from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.formats.own import read_graphs
 from pyg_topomask.run.data.loaders import read_features
@@ -26,7 +28,7 @@ from pyg_topomask.run.output.progress import Display, error_output
 from pyg_topomask.run.output.report import rounded
 from pyg_topomask.run.output.saved import unfinished_note
 from pyg_topomask.run.task import PARTS, Task
-from pyg_topomask.run.trained_model import OpenedRun, open_run
+from pyg_topomask.run.trained_model import RunTransform, load, seed_folder
 
 
 class Items(NamedTuple):
@@ -70,12 +72,13 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     Raises:
         RunError: If the run or the data cannot be read, or the graphs do not fit the model.
     """
-    run, shown = open_run(folder), display or Display(Console(quiet=True))
-    note = unfinished_note(run.folder)
+    seed, shown = seed_folder(Path(folder).expanduser()), display or Display(Console(quiet=True))
+    model, transform = load(seed)
+    task, note = transform.task, unfinished_note(seed)
     if note is not None:
         shown.print(note)
     if data in (*PARTS, "all"):
-        items = _of_the_run(run, data)
+        items = _of_the_run(transform.config, data)
     elif Path(data).expanduser().is_file():
         graphs = read_graphs(Path(data).expanduser())
         items = Items(graphs, range(len(graphs)))
@@ -86,35 +89,38 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     job = shown.job("predicting", len(items.graphs))
     try:
         with storage_errors():
-            targets = all(_has_target(run.task, graph) for graph in items.graphs)
-            named = _numbered("target", run.task.target_width) if targets else []
-            ids = {"graph": [], "node": ["node"], "edge": ["from", "to"]}[run.task.level]
-            writer.writerow(["graph", *ids, *named, *_columns(run.task)])
-            for done, rows in enumerate(_rows(run, items, targets), start=1):
+            targets = all(_has_target(task, graph) for graph in items.graphs)
+            named = _numbered("target", task.target_width) if targets else []
+            ids = {"graph": [], "node": ["node"], "edge": ["from", "to"]}[task.level]
+            writer.writerow(["graph", *ids, *named, *_columns(task)])
+            for done, rows in enumerate(_rows(model, transform, items, targets), start=1):
                 writer.writerows(rows)
                 job.update(done)
     except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RuntimeError) as error:
         reason = str(error) or "they lack attributes"
-        raise RunError(f"the graphs of {data} do not fit {run.folder}: {reason}") from error
+        raise RunError(f"the graphs of {data} do not fit {seed}: {reason}") from error
     return text.getvalue()
 
 
-def _of_the_run(run: OpenedRun, part: str) -> Items:
-    dataset = load_dataset(run.config.dataset)
-    parts = dict(zip(PARTS, read_features(run.config, dataset, run.config.seed)[1]))
+def _of_the_run(config: Config, part: str) -> Items:
+    dataset = load_dataset(config.dataset)
+    parts = dict(zip(PARTS, read_features(config, dataset, config.seed)[1]))
     if dataset.is_one_graph:
         nodes = None if part == "all" else parts[part].nonzero().view(-1)
-        return Items([dataset.graphs[0]], [0], nodes, run.config.val.sampler != "full_batch")
+        return Items([dataset.graphs[0]], [0], nodes, config.val.sampler != "full_batch")
     numbers = range(len(dataset)) if part == "all" else parts[part]
     return Items([dataset.graphs[i] for i in numbers], list(numbers))
 
 
-def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any]]]:
+def _rows(model: Module, transform: RunTransform, items: Items, targets: bool) -> Iterator[list[list[Any]]]:
     """The lines of each graph."""
-    size, task = run.config.train.batch_size, run.task
+    size, task = transform.config.train.batch_size, transform.task
     for first in range(0, len(items.graphs), size):
         graphs = items.graphs[first : first + size]
-        predicted = _in_parts(run, graphs[0], items.nodes) if items.in_parts else _together(run, graphs)
+        if items.in_parts:
+            predicted = _in_parts(model, transform, graphs[0], items.nodes)
+        else:
+            predicted = _together(model, transform, graphs)
         counts = [task.count(graph) for graph in graphs]
         for number, graph, values in zip(items.numbers[first:], graphs, predicted.split(counts)):
             known = _targets(task, graph) if targets else [[]] * len(values)
@@ -123,26 +129,26 @@ def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any
             yield rows if items.nodes is None else [rows[node] for node in items.nodes.tolist()]
 
 
-def _together(run: OpenedRun, graphs: Sequence[Data]) -> Tensor:
+def _together(model: Module, transform: RunTransform, graphs: Sequence[Data]) -> Tensor:
     """Predictions for a batch of graphs, without their targets and the attributes that not all of them have."""
-    ready = [run.transform(graph) for graph in graphs]
+    ready = [transform(graph) for graph in graphs]
     names = [set(graph.keys()) for graph in ready]
-    apart = {run.task.target_name, *set.union(*names) - set.intersection(*names)}
+    apart = {transform.task.target_name, *set.union(*names) - set.intersection(*names)}
     batch = Batch.from_data_list(ready, exclude_keys=list(apart))
     with torch.no_grad():
-        return run.task.shaped(run.model(batch))
+        return transform.task.shaped(model(batch))
 
 
-def _in_parts(run: OpenedRun, graph: Data, nodes: Tensor | None) -> Tensor:
+def _in_parts(model: Module, transform: RunTransform, graph: Data, nodes: Tensor | None) -> Tensor:
     """Predictions for these nodes of one graph, from the parts of the run's evaluations; zeros for other nodes."""
-    whole, size = run.transform.encoded(graph), int(graph.num_nodes or 0)
+    whole, size = transform.encoded(graph), int(graph.num_nodes or 0)
     whole.counted = torch.ones(size, dtype=torch.bool) if nodes is None else index_to_mask(nodes, size)
     whole.node_number = torch.arange(size)
-    parts = graph_parts(run.config, whole, run.config.seed, run.transform.sampling)
+    parts = graph_parts(transform.config, whole, transform.config.seed, transform.sampling)
     numbers, values = [], []
     for part in evaluation_loader(parts, whole, {}):
         with torch.no_grad():
-            values.append(run.task.shaped(run.model(part))[part.counted])
+            values.append(transform.task.shaped(model(part))[part.counted])
         numbers.append(part.node_number[part.counted])
     predicted = torch.cat(values)
     return predicted.new_zeros(size, *predicted.shape[1:]).index_copy(0, torch.cat(numbers), predicted)
