@@ -44,15 +44,13 @@ def prepare(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks, settin
     Args:
         folder: The folder.
         graph: The graph; one on disk has distinct edges.
-        walks: The walks, on all edges.
+        walks: The walks, which a config cannot limit to a type of edges.
         settings: What the walks depend on, which must equal that of an existing folder.
 
     Raises:
         RunError: If the folder is of other settings.
         ValueError: If a graph on disk has equal edges, or edges of weight 0.
     """
-    if walks.edge_type is not None:
-        raise ValueError(f"shards are of walks on all edges (got edge_type={walks.edge_type}); draw them in memory")
     if folder.exists():
         header = folder / SHARDS
         found = json.loads(header.read_text())["settings"] if header.is_file() else {}

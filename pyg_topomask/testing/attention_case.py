@@ -229,24 +229,19 @@ class AttentionCase:
 
     def test_gradcheck(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(self, "channels", self.gradcheck_channels)
-        attn, data = self.build().double(), self.prepare(GRAPHS["path"].clone())
-        names = [name for name, _ in attn.named_parameters()]
+        run, inputs = self._function_of(self.prepare(GRAPHS["path"].clone()), torch.float64, with_loss=True)
+        assert torch.autograd.gradcheck(run, [value.requires_grad_() for value in inputs])
 
-        def run(x: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
-            out = functional_call(attn, dict(zip(names, values)), (x, None, data))
-            return out, auxiliary_loss(attn)
-
-        inputs = (self._input(data.num_nodes), *(parameter.detach().clone() for parameter in attn.parameters()))
-        assert torch.autograd.gradcheck(run, tuple(value.requires_grad_() for value in inputs))
-
-    def _function_of(self, data: Data, dtype: torch.dtype) -> tuple[Callable[..., Tensor], list[Tensor]]:
-        """The attention as a function of its input and its parameters, and these."""
+    def _function_of(
+        self, data: Data, dtype: torch.dtype, with_loss: bool = False
+    ) -> tuple[Callable[..., Tensor], list[Tensor]]:
+        """The attention as a function of its input and its parameters, and these; its loss may follow the result."""
         attn = self.build().to(dtype)
         names = [name for name, _ in attn.named_parameters()]
 
         def run(x: Tensor, *values: Tensor) -> Tensor:
             out: Tensor = functional_call(attn, dict(zip(names, values)), (x, None, data))
-            return out
+            return torch.cat([out.flatten(), auxiliary_loss(attn).view(1)]) if with_loss else out
 
         return run, [self._input(data.num_nodes, dtype), *(value.detach() for value in attn.parameters())]
 

@@ -35,7 +35,7 @@ class RWGNKMask(Mask):
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4.2. The authors' experiments have λ = α = 1.
 
     Args:
-        heads: Masks, one per head; 1 is one mask that all heads of an attention share.
+        heads: Masks, one per head, if they are ``learnable``; otherwise, all heads of an attention share one mask.
         decay: :math:`\lambda \ge 0`, the factor that each hop multiplies the weight of a visit by. 1 by default, as
             in the paper.
         alpha: :math:`\alpha \ge 0`, exponent of the norms. 1 by default, as in the paper.
@@ -70,6 +70,7 @@ class RWGNKMask(Mask):
         name: str = "walk",
     ) -> None:
         super().__init__(heads)
+        self.heads = self.heads if learnable else 1
         max_length = check_integer("max_length", max_length, 0)
         for key, value in (("decay", decay), ("alpha", alpha)):
             if not 0 <= value < float("inf"):
@@ -81,7 +82,7 @@ class RWGNKMask(Mask):
         self.transform_settings = {"max_length": max_length, "halt_prob": 0.0, "independent": False, "name": name}
         self._initial = {"decay": decay, "alpha": alpha}
         for key in self._initial:
-            empty = torch.empty(() if heads == 1 else heads)
+            empty = torch.empty(() if self.heads == 1 else self.heads)
             if learnable:
                 self.register_parameter(key, Parameter(empty))
             else:
@@ -150,7 +151,7 @@ def _constant_kernel(
         walks, modulation, scale = _walks(index, length, count, num_nodes, max_length, *given)
         pattern = walks.left.pattern
         features = Factor(pattern, walks.left.values(modulation) * scale.index_select(0, pattern.row))
-    return ConstantOperator(SparseFactorOperator.from_factors(features, features, num_nodes))
+    return ConstantOperator(SparseFactorOperator(features, features, num_nodes))
 
 
 def _compiled_features(

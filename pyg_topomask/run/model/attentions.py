@@ -94,8 +94,6 @@ def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, 
 def mask_arguments(config: Config, name: str, layer: int = 0, heads: Sequence[int] | None = None) -> dict[str, Any]:
     """Constructor arguments of a layer's mask, from its section and the flat keys of the config.
 
-    Heads share a mask without learnable parameters.
-
     Args:
         config: The config.
         name: Name of the mask.
@@ -112,8 +110,6 @@ def mask_arguments(config: Config, name: str, layer: int = 0, heads: Sequence[in
             text = section.model_fields[argument].description if argument in section.model_fields else None
             means = f": {text.replace('``', '').rstrip('.')}" if text else ""
             raise ValueError(f"mask {name} needs {argument!r}; set {keys[argument]}{means}")
-    if not arguments.get("learnable", getattr(config.value(f"topomask.mask_{name}"), "learnable", True)):
-        arguments.pop("heads", None)
     if heads is not None:
         arguments |= {"heads": len(heads)} if "heads" in arguments else {}
         table = arguments.get("table")
