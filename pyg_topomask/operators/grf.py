@@ -49,7 +49,7 @@ class GRFOperator(MaskOperator):
             None if table is None else Factor(table.pattern, table.values(self.modulation))
             for table in (self.walks.left, self.walks.right)
         )
-        return SparseFactorOperator.from_factors(left, right, self.num_nodes)
+        return SparseFactorOperator(left, right, self.num_nodes)
 
     @property
     def T(self) -> TransposedGRFOperator:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -34,17 +36,14 @@ class HopOperator(MaskOperator):
         self.heads = coefficient_heads("values", values)
         if length.shape != index.shape[1:]:
             raise ValueError(f"'length' must be [{index.size(-1)}], one for each pair (got {list(length.shape)})")
-        self._set(*_table(index, length, num_nodes, values.size(-1), values.dtype), values, num_nodes)
-
-    def _set(self, pattern: Pattern, indicator: Tensor, values: Tensor, num_nodes: int) -> HopOperator:
-        self.pattern, self._indicator, self.values, self.num_nodes = pattern, indicator, values, num_nodes
-        self.heads = values.size(0) if values.dim() == 2 else None
+        self.pattern, self._indicator = _table(index, length, num_nodes, values.size(-1), values.dtype)
+        self.values, self.num_nodes, self.num_multiply_adds = values, num_nodes, self.pattern.nnz
         self.dtype, self.device, self.numbers = values.dtype, values.device, (values,)
-        self.num_multiply_adds = pattern.nnz
-        return self
 
     def _like(self, pattern: Pattern, indicator: Tensor, values: Tensor) -> HopOperator:
-        return HopOperator.__new__(HopOperator)._set(pattern, indicator, values, self.num_nodes)
+        mask = copy.copy(self)
+        mask.pattern, mask._indicator, mask.values, mask.numbers = pattern, indicator, values, (values,)
+        return mask
 
     def _with(self, values: Tensor) -> HopOperator:
         return self._like(self.pattern, self._indicator, values)

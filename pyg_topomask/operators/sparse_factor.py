@@ -65,7 +65,7 @@ class SparseFactorOperator(MaskOperator):
 
     Args:
         left: Entries ``(index [2, nnz], value [nnz] or [nnz, H])`` of :math:`\Phi_1`, where ``index`` is (row, column
-            of the factor) and equal entries add up; the identity if :obj:`None`.
+            of the factor) and equal entries add up; or a `Factor`; the identity if :obj:`None`.
         right: Entries of :math:`\Phi_2`, in the same form.
         num_nodes: ``N``; both factors are ``[N, N]``.
 
@@ -74,19 +74,12 @@ class SparseFactorOperator(MaskOperator):
         TypeError: If values are not floating point.
     """
 
-    def __init__(self, left: SparseEntries | None, right: SparseEntries | None, num_nodes: int) -> None:
-        self._set(_factor(left, num_nodes, "left"), _factor(right, num_nodes, "right"), num_nodes)
-
-    @classmethod
-    def from_factors(cls, left: Factor | None, right: Factor | None, num_nodes: int) -> SparseFactorOperator:
-        """Operator from factors whose entries are already sorted and merged."""
-        operator = cls.__new__(cls)
-        SparseFactorOperator._set(operator, left, right, num_nodes)
-        return operator
-
-    def _set(self, left: Factor | None, right: Factor | None, num_nodes: int) -> None:
-        self.left, self.right, self.num_nodes = left, right, num_nodes
-        factors = [factor for factor in (left, right) if factor is not None]
+    def __init__(
+        self, left: SparseEntries | Factor | None, right: SparseEntries | Factor | None, num_nodes: int
+    ) -> None:
+        self.left, self.right = _factor(left, num_nodes, "left"), _factor(right, num_nodes, "right")
+        self.num_nodes = num_nodes
+        factors = [factor for factor in (self.left, self.right) if factor is not None]
         self.heads = common_heads([factor.heads for factor in factors])
         self.numbers = tuple(factor.value for factor in factors)
         self.num_multiply_adds = sum(factor.pattern.nnz for factor in factors)
@@ -104,14 +97,14 @@ class SparseFactorOperator(MaskOperator):
 
     @property
     def T(self) -> SparseFactorOperator:
-        return SparseFactorOperator.from_factors(self.right, self.left, self.num_nodes)
+        return SparseFactorOperator(self.right, self.left, self.num_nodes)
 
     @property
     def bound(self) -> SparseFactorOperator:
         left, right = (None if factor is None else factor.absolute for factor in (self.left, self.right))
         if left is self.left and right is self.right:
             return self
-        bound = SparseFactorOperator.from_factors(left, left if self.right is self.left else right, self.num_nodes)
+        bound = SparseFactorOperator(left, left if self.right is self.left else right, self.num_nodes)
         bound._meeting, bound.keeps_pairs = self._meeting, False  # the same pairs in the same order
         return bound
 
@@ -148,7 +141,7 @@ class SparseFactorOperator(MaskOperator):
 
     def _list_pairs(self, rows: Rows | None) -> tuple[Pattern, Tensor]:
         if rows is not None:
-            part = SparseFactorOperator.from_factors(self.factor_pair[0].rows(*rows), self.right, self.num_nodes)
+            part = SparseFactorOperator(self.factor_pair[0].rows(*rows), self.right, self.num_nodes)
             part.keeps_pairs = self.keeps_pairs
             return part._list_pairs(None)
         if self.left is None or self.right is None:
@@ -197,9 +190,9 @@ def _identity(operator: MaskOperator) -> Factor:
     return Factor(Pattern(nodes, nodes, operator.num_nodes, operator.num_nodes), ones)
 
 
-def _factor(entries: SparseEntries | None, num_nodes: int, name: str) -> Factor | None:
-    if entries is None:
-        return None
+def _factor(entries: SparseEntries | Factor | None, num_nodes: int, name: str) -> Factor | None:
+    if entries is None or isinstance(entries, Factor):
+        return entries
     index, value = entries
     check_edges(index, num_nodes, None, name)
     check_floating(name, value)

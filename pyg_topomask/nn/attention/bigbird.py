@@ -76,4 +76,4 @@ class BigBirdAttention(MaskedAttention):
         batch = one_graph(x.size(0), x.device) if batch is None else batch
         pattern = block_sparse_support(batch, self.block_size, self.num_random, self.seed)
         ones = torch.ones(pattern.nnz, device=x.device)
-        return SparseFactorOperator.from_factors(Factor(pattern, ones), None, x.size(0))
+        return SparseFactorOperator(Factor(pattern, ones), None, x.size(0))
