@@ -46,7 +46,7 @@ class Engine(NamedTuple):
 
 
 ENGINES = {
-    "unmasked_cpp": Engine("unmasked", unmasked_cpp.refuses, unmasked_cpp.work, unmasked_cpp.attend),
+    "unmasked_cpp": Engine("unmasked", unmasked_cpp.refuses, unmasked.work, unmasked_cpp.attend),
     "unmasked": Engine("unmasked", unmasked.refuses, unmasked.work, unmasked.attend),
     "sdpa": Engine("unmasked", sdpa.refuses, sdpa.work, sdpa.attend),
     "pairs_cpp": Engine("pairwise", pairs_cpp.refuses, Problem.pair_work, pairs_cpp.attend),

@@ -7,17 +7,16 @@ from torch import Tensor
 
 from pyg_topomask.ops.memo import kept_property, once_per_batch
 from pyg_topomask.ops.numerics import coarsest_eps
-from pyg_topomask.ops.products.factors import TermCounts
+from pyg_topomask.ops.products.factors import TermCounts, near_pattern
+from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import WalkTable, revisits
 from pyg_topomask.ops.walks.pair_table import (
     EntryTable,
     check_walks,
-    entry_table,
     merge_lengths,
     monomials,
-    pair_table,
+    sorted_pair_table,
     sorted_walks,
-    with_diagonal,
 )
 
 
@@ -123,11 +122,16 @@ class WalkProduct:
             return self.left
         left = self._sorted(0)
         right = left if self.shared else self._sorted(1)
-        index, coeffs = pair_table(left, right, self.num_nodes, self.max_length, lambda: self.counts)
+        if compiled.refuses(left.load) is None:
+            index, coeffs = compiled.pair_table(left, right, self.num_nodes, self.max_length)
+        else:
+            index, coeffs = sorted_pair_table(left, right, self.num_nodes, self.max_length, lambda: self.counts)
         del left, right  # before more memory is needed
         if self.diagonal is not None:
-            coeffs = with_diagonal(index, coeffs, self.diagonal)
-        return entry_table(index, coeffs, self.num_nodes)
+            on, diagonal = index[0] == index[1], self.diagonal.to(coeffs.dtype).index_select(0, index[0])
+            coeffs = torch.where(on[:, None], diagonal, coeffs)
+        pattern, order = near_pattern(index, self.num_nodes)
+        return EntryTable(pattern, coeffs, order)
 
     def pair_weights(self, modulation: Tensor) -> Tensor:
         """The monomials of ``f`` for the coefficients of `pairs`, shape ``[Q]`` or ``[H, Q]``."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pyg_topomask.run.config.reference import json_schema
+from pyg_topomask.run.config import Config
 
 
 def main(*_: Any) -> int:
     """Run the command."""
-    print(json.dumps(json_schema(), indent=2))
+    version = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    print(json.dumps(version | Config.model_json_schema(), indent=2))
     return 0

@@ -126,7 +126,7 @@ class GTConfig(Section):
     """Width of edge embeddings; it must equal `dim_hidden`."""
     dropout: Probability = 0.0
     """Dropout after each branch and in the feed-forward part."""
-    attn_dropout: Annotated[Probability, ReadIf("attention_dropout")] = 0.0
+    attn_dropout: Annotated[Probability, ReadIf("argument")] = 0.0
     """Dropout inside the attention, if it has one."""
     layer_norm: bool = False
     """Normalise the nodes of each graph by LayerNorm, or by GraphNorm in MultiModel."""

@@ -68,8 +68,3 @@ def reference_text() -> str:
             ignored.setdefault(entry.no_effect_because, []).append(entry.name)
     lines += [f"  {', '.join(names)}: {reason}" for reason, names in ignored.items()]
     return "\n".join(lines)
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of a config, for editors that complete and check YAML."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Config.model_json_schema()

@@ -23,7 +23,6 @@ from pyg_topomask.run.model.attentions import (
     attentions_of,
     built_attentions,
     requirements,
-    uses_walks,
 )
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import uses_pair_bias
@@ -68,7 +67,7 @@ class Conditions:
 
     def walks(self, key: str) -> bool:
         """An attention or its mask needs random walks."""
-        return key in self._arguments or uses_walks(self.config)
+        return key in self._arguments or any(name.startswith("walk") for name in requirements(self.config))
 
     def walk_tables(self, key: str) -> bool:
         """An attention or its mask may use several sets of walks."""
@@ -103,10 +102,6 @@ class Conditions:
     def graph_layer_norm(self, key: str) -> bool:
         """Nodes are normalised by gt.layer_norm, in a model.type other than MultiModel and SingleModel."""
         return self.config.gt.layer_norm and self.config.model.type not in ("MultiModel", "SingleModel")
-
-    def attention_dropout(self, key: str) -> bool:
-        """An attention in gt.layer_type has dropout."""
-        return key in self._arguments
 
     def layers_before(self, key: str) -> bool:
         """There are layers between the encoders and the GraphGPS layers, gnn.layers_pre_mp."""

@@ -166,8 +166,3 @@ def built_attentions(config: Config) -> list[Attention]:
 def requirements(config: Config) -> tuple[str, ...]:
     """The attributes that the attentions and their mask need on a graph, without repetition."""
     return requirements_of(*built_attentions(config))
-
-
-def uses_walks(config: Config) -> bool:
-    """Whether an attention or its mask needs random walks."""
-    return any(name.startswith("walk") for name in requirements(config))

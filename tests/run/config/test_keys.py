@@ -45,7 +45,7 @@ SPLIT = "the kind of split, dataset.split_mode, has this setting"
         ("gnn.dropout=0.5", "", "(gnn.layers_pre_mp), the head mlp_graph, or custom_gnn", CUSTOM),
         ("gnn.dropout=0.5", "", "there are layers before the GraphGPS layers", "gnn.head=mlp_graph"),
         ("gnn.batchnorm=true", "", "GraphGPS layers, gnn.layers_pre_mp", "gnn.layers_pre_mp=1"),
-        ("gt.attn_dropout=0.5", "gt.layer_type=GINE+pyg.SGFormer", "an attention in gt.layer_type has dropout", ""),
+        ("gt.attn_dropout=0.5", "gt.layer_type=GINE+pyg.SGFormer", "an attention in gt.layer_type or its mask has", ""),
         ("model.param_budget=9", "", "auto_satisfy_param_budget is true", "model.auto_satisfy_param_budget=true"),
         ("model.graph_pooling=max", CORA, "graphs are predicted, or there is a graph token", ""),
         ("model.edge_decoding=dot", "", "edges are predicted", CONTACT),

@@ -75,12 +75,6 @@ def refuses(problem: Problem) -> str | None:
     return _linear_means.refuses(problem.q, problem.k, problem.v, problem.batch)
 
 
-def work(problem: Problem) -> dict[str, float]:
-    """Numbers of the states, for each node."""
-    nodes, heads, features, channels = problem.size
-    return {"call": 1, "number": nodes * heads * features * (channels + 1)}
-
-
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
     return _linear_means(problem.q, problem.k, problem.v, problem.batch)[0]
