@@ -118,6 +118,11 @@ def summarize(
     }
 
 
+def between_lines(title: str, table: Table | Group, caption: str) -> Group:
+    """A table with text above and below. Rich would wrap a title of the table itself at the table's width."""
+    return Group(Text(title, style="italic"), table, Text(caption, style="dim italic"))
+
+
 def titled_table(title: str, columns: Mapping[str, Sequence[str]], caption: str) -> Group:
     """A table for a terminal from the cells of each column; the first column is aligned left, all others right."""
     table = Table()
@@ -125,8 +130,7 @@ def titled_table(title: str, columns: Mapping[str, Sequence[str]], caption: str)
         table.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in zip(*columns.values()):
         table.add_row(*map(Text, row))  # brackets in names are no markup
-    # Rich would wrap a title of the table itself at the table's width.
-    return Group(Text(title, style="italic"), table, Text(caption, style="dim italic"))
+    return between_lines(title, table, caption)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Group:
