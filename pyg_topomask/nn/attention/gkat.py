@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import Linear, Parameter
@@ -43,9 +41,11 @@ class GKATAttention(MaskedAttention):
         num_features: Random features per head for ``"softmax_rf"``. The paper uses 256 on citation graphs and 8 to 16
             on small graphs; the default, 64, lies between them.
         kernel: As in :class:`MaskedAttention`.
+        max_length: Longest walk in hops; 4, because the paper finds no gain from longer walks on citation graphs.
+        decay, alpha: As in :class:`~pyg_topomask.nn.RWGNKMask`.
+        learnable: Whether to learn ``decay`` and ``alpha``, one of each per head.
+        name: Prefix of the walk attributes on the graph.
         path, dropout, bias, seed, normalizer: As in :class:`MaskedAttention`.
-        **settings: Arguments of :class:`~pyg_topomask.nn.RWGNKMask`: ``max_length``, ``decay``, ``alpha``,
-            ``learnable`` and ``name``. The paper finds no gain from more than 4 hops on citation graphs.
 
     Shapes:
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
@@ -73,14 +73,18 @@ class GKATAttention(MaskedAttention):
         heads: int = 1,
         num_features: int = 64,
         kernel: str = "softmax_rf",
+        max_length: int = 4,
+        decay: float = 1.0,
+        alpha: float = 1.0,
+        learnable: bool = False,
+        name: str = "walk",
         path: str = "auto",
         dropout: float = 0.0,
         bias: bool = True,
         seed: int = 0,
         normalizer: str = "bound",
-        **settings: Any,
     ) -> None:
-        mask = RWGNKMask(heads, **settings)
+        mask = RWGNKMask(heads, decay, alpha, max_length, learnable, name)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, seed, normalizer)
 
     def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -126,9 +130,9 @@ class GKATConv(Attention):
         dropout: Probability of zeroing a normalised weight, in training; 0.6 in the paper.
         elu: Whether to apply the ELU. Turn it off in a last layer that returns logits.
         bias: Whether to add a bias.
+        max_length, decay, alpha, learnable, name: As in :class:`GKATAttention`.
         path: ``"pairwise"``, ``"blocks"`` or ``"auto"``. All compute the same result.
         normalizer: As in :class:`MaskedAttention`. The kernel has no negative entry, so both give the same result.
-        **settings: As in :class:`GKATAttention`.
 
     Shapes:
         - ``x``: ``[N, in_channels]``; output: ``[N, H D]``, or ``[N, D]`` if ``concat`` is false
@@ -148,9 +152,13 @@ class GKATConv(Attention):
         dropout: float = 0.0,
         elu: bool = True,
         bias: bool = True,
+        max_length: int = 4,
+        decay: float = 1.0,
+        alpha: float = 1.0,
+        learnable: bool = False,
+        name: str = "walk",
         path: str = "auto",
         normalizer: str = "bound",
-        **settings: Any,
     ) -> None:
         in_channels = check_integer("in_channels", in_channels, 1)
         super().__init__(in_channels, heads, divided=False)
@@ -161,7 +169,7 @@ class GKATConv(Attention):
         self.in_channels, self.out_channels, self.concat = in_channels, out_channels, concat
         self.negative_slope, self.dropout, self.elu = negative_slope, dropout, elu
         self.path, self.normalizer = path, normalizer
-        self.mask = RWGNKMask(heads, **settings)
+        self.mask = RWGNKMask(heads, decay, alpha, max_length, learnable, name)
         self.requires = self.mask.requires
         self.lin = Linear(in_channels, heads * out_channels, bias=False)
         self.att_receiver = Parameter(torch.empty(heads, out_channels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.card import Card
@@ -25,10 +25,9 @@ class GRFAttention(MaskedAttention):
         channels: Width ``C`` of input and output.
         heads: Number of heads ``H``; each learns its own modulation function.
         kernel: As in :class:`MaskedAttention`; ``"relu"`` as in the paper.
-        max_length, symmetric: As in :class:`GRFMask`.
+        max_length, symmetric, independent, name, diagonal, table: As in :class:`GRFMask`.
+        initial, positive, stitch: As in :class:`GRFMask`.
         path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
-        **settings: Further arguments of :class:`GRFMask`: ``independent``, ``diagonal``, ``name``, ``table``,
-            ``initial``, ``positive`` and ``stitch``.
 
     Shapes:
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
@@ -58,12 +57,19 @@ class GRFAttention(MaskedAttention):
         max_length: int = 4,
         kernel: str = "relu",
         symmetric: bool = True,
+        independent: bool = True,
+        name: str = "walk",
         path: str = "auto",
         num_features: int = 64,
         dropout: float = 0.0,
         bias: bool = True,
         normalizer: str = "bound",
-        **settings: Any,
+        diagonal: str | None = None,
+        table: int | Sequence[int] = 0,
+        initial: str | Sequence[float] = "exp",
+        positive: bool = False,
+        stitch: int | None = None,
     ) -> None:
-        mask = GRFMask(heads, max_length, symmetric, **settings)
+        walks = max_length, symmetric, independent, name, diagonal, table
+        mask = GRFMask(heads, *walks, initial, positive, stitch)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, normalizer=normalizer)
