@@ -69,7 +69,8 @@ def test_heads_divide_the_width_only_where_there_is_attention():
 def test_layers_and_runs_draw_for_themselves(name):
     def seeds(seed):
         config = load(PLAIN, [f"gt.layer_type=GCN+{name}", "gt.layers=3", f"seed={seed}"]).config
-        return [layer.attentions[0].seed for layer in build_model(config, 3, 2).layers]
+        attentions = [layer.attentions[0] for layer in build_model(config, 3, 2).layers]
+        return [(attention.feature_map or attention).seed for attention in attentions]
 
     assert len({*seeds(0), *seeds(1)}) == 6
     assert seeds(1) == seeds(1)
