@@ -277,11 +277,7 @@ TRANSITION = r"one floating-point number per edge, \[6\]"
     ("change", "error", "message"),
     [
         ({"edge_index": [[0], [1]]}, TypeError, r"SparseTensor \(got list\)"),
-        (
-            {"edge_index": to_csr(GRAPHS["path"].edge_index, 4), "num_nodes": 3},
-            ValueError,
-            "contains node 3, but nodes are 0 to 2",
-        ),
+        ({"edge_index": to_csr(GRAPHS["path"].edge_index, 4), "num_nodes": 3}, ValueError, "but nodes are 0 to 2"),
         ({"edge_index": torch.tensor([[0], [4]])}, ValueError, "contains node 4, but nodes are 0 to 3"),
         ({"num_nodes": -1}, ValueError, "must not be negative"),
         ({"edge_weight": torch.ones(6, dtype=torch.long)}, TypeError, r"floating point \(got torch.int64\)"),
