@@ -169,13 +169,3 @@ def test_other_errors_stay_as_they_are(error):
     with pytest.raises(type(error)) as caught, storage_errors():
         raise error
     assert caught.value is error
-
-
-@pytest.mark.slow
-def test_attentions_with_a_state_beside_their_weights_are_resumed(tiny, tmp_path):
-    tiny["gt"]["layer_type"], tiny["topomask"] = "GCN+Performer", {}
-    wanted = run_config(tiny, tmp_path)["metrics"]
-    folder = tmp_path / "config" / "0"
-    assert any(name.endswith("_extra_state") for name in torch.load(folder / BEST, weights_only=True)["state_dict"])
-    (folder / "result.json").unlink()
-    assert run_config(tiny, tmp_path)["metrics"] == wanted
