@@ -26,9 +26,8 @@ class HopMask(Mask):
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
         max_hops: Largest distance at which nodes see each other. 8 by default: on molecules that is a third of the
             diameter at 29 pairs a node.
-        positive: Whether ``f`` is positive, :math:`f = e^\theta`. If a θ exceeds 40, all ``f`` of its head are
-            divided by one number, so that the largest is :math:`e^{40}` and float32 does not overflow. If false, ``f``
-            has any sign, and attention normalises by its absolute values.
+        positive: Whether ``f`` is positive, :math:`f = e^\theta`. If false, ``f`` has any sign, and attention
+            normalises by its absolute values.
 
     Shapes:
         - the parameter ``values``, θ (or ``f``) at 0, 1, … hops: ``[max_hops + 1]``, or ``[H, max_hops + 1]``
@@ -65,6 +64,4 @@ class HopMask(Mask):
         index, length, size = self.read(graph)
         check_table_size(self, graph, size, "pairs")
         (values,) = at_least_float32(self.values)
-        if self.positive:  # attention divides by the sum of weights, so a common factor of large ones may be left out
-            values = (values - (values.amax(-1, keepdim=True) - 40).relu()).exp()
-        return HopOperator(index, length, values, int(graph.num_nodes))
+        return HopOperator(index, length, values.exp() if self.positive else values, int(graph.num_nodes))
