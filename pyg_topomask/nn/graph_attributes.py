@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.utils import unbatch_edge_index
 
 from pyg_topomask.checks import holds, readable, warn_once
-from pyg_topomask.ops.csr import edge_tensors
+from pyg_topomask.ops.csr import edge_tensors, is_sparse
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.segment import segments
 from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.transforms.finding import text_of
 from pyg_topomask.typing import Adj
@@ -149,13 +151,19 @@ def with_attributes(graph: Data, **attributes: Any) -> Data:
 
 def graph_of(edge_index: Adj, num_nodes: int, batch: Tensor | None, transform: Callable[[Data], Data] | None) -> Data:
     """What a model that is called without a graph gives its attentions: edges, and what ``transform`` adds to each."""
-    if transform is None:
+    if transform is None and not is_sparse(edge_index):
         return with_attributes(Data(), edge_index=edge_index, num_nodes=num_nodes)
-    edges = edge_tensors(edge_index)[0]
+    edges, weight = edge_tensors(edge_index)
+    if transform is None:
+        return with_attributes(Data(), edge_index=edges, edge_weight=weight, num_nodes=num_nodes)
     batch = edges.new_zeros(num_nodes) if batch is None else batch
-    edges, sizes = edges[:, batch[edges[0]].argsort(stable=True)], batch.bincount().tolist()
-    parts = zip(unbatch_edge_index(edges, batch, len(sizes)), sizes)
-    graphs = [Data(edge_index=part, num_nodes=size) for part, size in parts]
+    sizes = [end - begin for begin, end in pairwise(segments(batch).ptr)] or [0]
+    order = batch[edges[0]].argsort(stable=True)
+    parts = unbatch_edge_index(edges[:, order], batch, len(sizes))
+    graphs = [Data(edge_index=part, num_nodes=size) for part, size in zip(parts, sizes)]
+    if weight is not None:
+        for graph, own in zip(graphs, weight[order].split([part.size(1) for part in parts])):
+            graph.edge_weight = own
     return Batch.from_data_list(apply_all([transform], graphs))
 
 

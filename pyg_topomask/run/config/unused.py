@@ -166,7 +166,7 @@ class Conditions:
 def in_words(condition: ReadIf) -> str:
     """A condition of a key, such as ``gt.layer_type contains KMIP``."""
     if not condition.values:
-        text = getattr(Conditions, condition.name).__doc__.rstrip(".")
+        text = (getattr(Conditions, condition.name).__doc__ or condition.name).rstrip(".")  # ``python -OO`` drops it
         return text[0].lower() + text[1:]
     values = " or ".join("true" if value is True else value for value in condition.values)
     return f"{condition.name} {'contains' if condition.name in PARTS else 'is'} {values}"
