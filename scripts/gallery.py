@@ -188,7 +188,7 @@ def _draw_pair(left: Any, right: Any, matrix: np.ndarray, data: Data) -> None:
 
 def table(measured: dict[str, dict[str, float]]) -> str:
     """The table of masks in Markdown, with the products that the benchmark measured."""
-    head = "mask|entry M_ij|learned|multiply-adds per column|per node|ms|speed-up|time|memory|reach|for|graph needs|use"
+    head = "mask|use|graph needs|for|reach|entry M_ij|learned|time|memory|multiply-adds per column|per node|ms|speed-up"
     rows = []
     for name, cls in MASK.items():
         card, label = cls.card, name.replace("_", " ")
@@ -196,11 +196,8 @@ def table(measured: dict[str, dict[str, float]]) -> str:
         numbers = ("–",) * 3
         if row is not None:
             numbers = tuple(f"{row[key]:.{digits}f}" for key, digits in COLUMNS)
-        named = f"`{cls.__name__}` (`{name}`)"
-        rows.append(
-            (named, card.formula, card.learns, card.cost, *numbers, *_common(cls(**cls.examples()[0])), card.when)
-        )
-    return markdown(head.split("|"), rows, right=range(4, 7))
+        rows.append((f"`{cls.__name__}` (`{name}`)", *_common(cls(**cls.examples()[0])), card.cost, *numbers))
+    return markdown(head.split("|"), rows, right=range(10, 13))
 
 
 def methods() -> str:
@@ -209,18 +206,16 @@ def methods() -> str:
     for cls in dict.fromkeys(ATTENTION.values()):
         names = [name for name, other in ATTENTION.items() if other is cls]
         link = f"[{', '.join(names)}]({names[-1].lower()}.md): `{cls.__name__}`"
-        card = cls.card
-        built = cls(8, **cls.examples()[0])
-        rows.append((link, card.formula, card.learns, card.cost, *_common(built), card.when))
-    head = "attention|what a node attends to|learned|grows with|time|memory|reach|for|graph needs|use"
+        rows.append((link, *_common(cls(8, **cls.examples()[0])), cls.card.cost))
+    head = "attention|use|graph needs|for|reach|what a node attends to|learned|time|memory|grows with"
     return markdown(head.split("|"), rows)
 
 
 def _common(built: Any) -> tuple[str, ...]:
-    """Cells of masks and attentions: powers of N, reach, kind of graphs, and the transforms that they need."""
-    powers = ("N" if power == 1 else f"N^{power:g}" for power in (built.card.time, built.card.memory))
-    needs = [f"`{type(step).__name__}`" for step in that_add(built.requires).transforms]
-    return *powers, built.card.reach, built.card.graphs, ", ".join(needs) or "–"
+    """Cells of masks and attentions: what helps to choose, then what is computed, and powers of N."""
+    card, needs = built.card, [f"`{type(step).__name__}`" for step in that_add(built.requires).transforms]
+    powers = ("N" if power == 1 else f"N^{power:g}" for power in (card.time, card.memory))
+    return card.when, ", ".join(needs) or "–", card.graphs, card.reach, card.formula, card.learns, *powers
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> str:

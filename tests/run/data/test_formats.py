@@ -97,7 +97,7 @@ def test_missing_files_name_both_folders(tmp_path, cache, monkeypatch):
     with pytest.raises(MissingDataError) as caught:
         load_dataset(tu(tmp_path / "one"))
     for text in (
-        "the raw files of TINY were neither found nor downloaded",
+        "the raw files of TINY (PyG-TUDataset) were neither found nor downloaded",
         "lacks TINY_A.txt, TINY_graph_indicator.txt, TINY_graph_labels.txt",
         f"{tmp_path / 'two' / 'TUDataset' / 'TINY'} does not exist",
         "no network",

@@ -141,7 +141,7 @@ def from_raw(raw: Raw, data: DatasetConfig, build: Callable[[str], Made], key: s
         except Exception as error:  # of urllib, http, zipfile, socket: the files could not be downloaded
             lines = "\n  ".join([*tried, f"download: {type(error).__name__}: {error}"])
             raise MissingDataError(
-                f"the raw files of {data.name} were neither found nor downloaded:\n  {lines}\n"
+                f"the raw files of {data.name} ({data.format}) were neither found nor downloaded:\n  {lines}\n"
                 "Put them into one of these folders, or set the environment variable TOPOMASK_DATA"
             ) from error
 
