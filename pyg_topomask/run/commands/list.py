@@ -59,11 +59,12 @@ def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
 
 def _loader(load: Any) -> Any:
     """PyG's class if a data set is loaded by it alone, else our function."""
-    return getattr(load, "cls", getattr(load, "func", load))
+    return getattr(load, "cls", load)
 
 
 def source_of(entry: Any) -> str:
-    """The full name of a class or function."""
+    """The full name of a class or function, also of one with some arguments."""
+    entry = getattr(entry, "func", entry)
     module = inspect.getmodule(entry)
     home = module.__name__ if module is not None else type(entry).__module__
     return f"{home}.{getattr(entry, '__qualname__', type(entry).__qualname__)}"

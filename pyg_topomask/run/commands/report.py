@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import math
 from argparse import Namespace
@@ -32,7 +33,7 @@ def main(arguments: Namespace, rest: list[str]) -> int:
 
 
 def report(folder: str | Path) -> str:
-    """The report of one seed as HTML: metrics, environment, config, curves, and the mask and weights of a layer.
+    """The report of one seed as HTML: metrics, environment, curves, the mask and weights of a layer, and config.
 
     Args:
         folder: Folder of the seed, or a results folder with a single seed.
@@ -50,8 +51,9 @@ def report(folder: str | Path) -> str:
     caption = "\n".join(f"{key}: {value}" for key, value in (environment | result).items())
     page = Console(record=True, file=io.StringIO(), width=100)
     page.print(titled_table(title, {"at the best validation epoch": names, **values}, caption))
-    page.print("", (seed / "config.yaml").read_text(encoding="utf-8"), sep="\n", markup=False, highlight=False)
-    return page.export_html(inline_styles=True).replace("</body>", f"{''.join(map(_image, _pictures(seed)))}</body>")
+    settings = f"<pre>{html.escape((seed / 'config.yaml').read_text(encoding='utf-8'))}</pre>"
+    more = "".join([*map(_image, _pictures(seed)), settings])
+    return page.export_html(inline_styles=True).replace("</body>", f"{more}</body>")
 
 
 def _pictures(seed: Path) -> list[bytes]:
@@ -70,4 +72,4 @@ def _pictures(seed: Path) -> list[bytes]:
 
 
 def _image(png: bytes) -> str:
-    return f'<p><img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}"></p>\n'
+    return f'<p><img alt="" style="max-width: 100%" src="data:image/png;base64,{base64.b64encode(png).decode()}"></p>\n'
