@@ -40,6 +40,8 @@ def test_mask_picture_shows_the_matrix_and_one_row():
     bar = viz.plot_mask(MASK.detach(), EDGES, symbol="A").axes[2].get_ylabel()
     assert bar.startswith("weight $A_{ij}$")
     assert "node 1 " in viz.plot_mask(MASK.detach(), EDGES).axes[1].get_title()  # that with most neighbours
+    idle = MASK.detach() * torch.tensor([[1], [0], [1], [1]])  # it attends to none
+    assert "node 0 " in viz.plot_mask(idle, EDGES).axes[1].get_title()
 
 
 def test_negative_weights_get_a_symmetric_scale_and_heads_are_chosen():

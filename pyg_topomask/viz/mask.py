@@ -32,7 +32,8 @@ def plot_mask(
         mask: Matrix ``[N, N]`` or ``[H, N, N]``, or an object with ``to_dense()``, such as an operator.
         edge_index: The graph, shape ``[2, E]``; only the heat map is drawn if :obj:`None`.
         title: Title of the heat map.
-        node: The node whose row is drawn on the graph, as a star; a node with most neighbours if :obj:`None`.
+        node: The node whose row is drawn on the graph, as a star; if :obj:`None`, a node with most neighbours of
+            those that attend to any.
         head: Number of the head, for a mask per head.
         symbol: Name of the matrix in labels.
 
@@ -85,7 +86,8 @@ def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None
         raise IndexError(f"'node' is {node}, but the mask has {num_nodes} nodes")
     position, size = draw_edges(ax, edge_index, num_nodes)
     if node is None:
-        node = int(np.bincount(edge_index[0].detach().cpu().numpy(), minlength=num_nodes).argmax())
+        degree = np.bincount(edge_index[0].detach().cpu().numpy(), minlength=num_nodes)
+        node = int(np.where(matrix.any(1), degree, -1).argmax())
     others = np.arange(num_nodes) != node
     colours = _scale(matrix)
     rim: dict[str, Any] = {"edgecolors": "0.35", "linewidths": 0.4}
