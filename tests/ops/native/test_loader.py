@@ -36,8 +36,9 @@ def other():
 
 @pytest.fixture
 def fresh(whole, tmp_path, monkeypatch):
-    """A cache without libraries."""
+    """A cache without libraries, and a package without them, as from a wheel that is not for one system."""
     use_cache(tmp_path / "cache", monkeypatch)
+    monkeypatch.setattr(sources, "SHIPPED", tmp_path / "shipped")
     yield tmp_path
     loader._load.cache_clear()
 
