@@ -151,7 +151,7 @@ class GPSLayer(Resettable):
             x: Nodes, shape ``[N, C]``.
             edge_index: Edges, shape ``[2, E]``, or a sparse ``adj_t``.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
-            graph: The ``Data`` or ``Batch`` with the attributes `requires`; if there are none, the edges by default.
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`. If nothing is required, it may be left out.
             carry: The carry that the previous layer returned, for attentions that have one. The first layer takes
                 `initial_carry`. Without it, attention starts from its initial carry, with a warning.
             **conv_kwargs: Further arguments of the convolution, such as ``edge_attr``.
