@@ -19,13 +19,6 @@ from torch import Tensor
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear
 from pyg_topomask.ops.memo import once_per_setting
-from pyg_topomask.ops.products.spectrum import signal, spectrum, unwrap, wrap
-
-# The numbers of a transform collide in the cache if their distance in memory, which is the length of another axis, is a
-# multiple of a high power of two. So an axis is lengthened until the largest power of two that divides its length,
-# times the length of the transform, is at most this number: the first for transforms of columns, the second for those
-# of rows. On CPU, transforms of 1,024 columns of 2,048 numbers take 4 times as long as those of 1,080 columns.
-_MOST_COLLIDING = 2**18, 2**20
 
 
 def toeplitz_product(weight: Tensor, x: Tensor) -> Tensor:
@@ -63,28 +56,18 @@ def _offsets(grid_shape: tuple[int, ...], device: torch.device) -> Tensor:
 @lru_cache(maxsize=64)
 def toeplitz_multiply_adds(grid_shape: tuple[int, ...]) -> int:
     """Multiply-adds of the product with one column, without those of the transform of the weight."""
-    sizes, count, rows = _transform_sizes(grid_shape), 0.0, prod(grid_shape)
+    *sizes, last = _sizes(grid_shape)
+    sizes.append(last // 2)  # a spectrum of real numbers has half as many complex ones
+    count, rows = 0.0, prod(grid_shape)
     for axis in reversed(range(len(sizes))):  # an axis is padded just before it is transformed
         rows = rows // grid_shape[axis] * sizes[axis]
         count += 2.5 * rows * log2(max(sizes[axis], 2))
     return int(2 * count + 4 * rows)
 
 
-def _transform_sizes(grid_shape: Sequence[int]) -> list[int]:
-    """Complex numbers along each axis: the last one needs no padding, see `spectrum`."""
-    sizes = [next_fast_len(2 * size - 1, real=True) for size in grid_shape[:-1]]
-    last = next_fast_len(grid_shape[-1], real=True)
-    if sizes:
-        last = _without_collisions(last, sizes[-1], _MOST_COLLIDING[0])
-        sizes[-1] = _without_collisions(sizes[-1], last, _MOST_COLLIDING[1])
-    return [*sizes, last]
-
-
-def _without_collisions(size: int, length: int, most: int) -> int:
-    """Smallest fast size from ``size`` on at which ``length`` numbers at this distance do not collide."""
-    while size & -size > max(most // length, 8):  # 8 numbers fill a cache line
-        size = next_fast_len(size + 1, real=True)
-    return size
+def _sizes(grid_shape: Sequence[int]) -> list[int]:
+    """Lengths of the transforms along each axis. They have small prime factors, and are fast."""
+    return [next_fast_len(2 * size - 1, real=True) for size in grid_shape]
 
 
 class _Convolution(Bilinear):
@@ -92,15 +75,11 @@ class _Convolution(Bilinear):
 
     @staticmethod
     def forward(weight: Tensor, x: Tensor) -> Tensor:
-        sizes = _transform_sizes(x.shape[2:])
-        kernel = _transform(wrap(weight, sizes[-1]), sizes)[:, None]
-        wanted = [(size - 1, size) for size in x.shape[2:-1]]
-        x = _contiguous(x)
-        out = x.new_empty(*x.shape[:-1], sizes[-1])
-        for head, some in _slices(x, sizes):
-            product = _inverse(_transform(x[head, some], sizes).mul_(kernel[head]), wanted).real
-            out[head, some] = product
-        return out[..., : x.size(-1)]
+        sizes, out = _sizes(x.shape[2:]), torch.empty_like(x, memory_format=torch.contiguous_format)
+        wanted, kernel = [(size - 1, size) for size in x.shape[2:]], _transform(weight, sizes)[:, None]
+        for some in _slices(x, sizes):
+            out[:, some] = _inverse(_transform(x[:, some], sizes).mul_(kernel), sizes, wanted)
+        return out
 
     @staticmethod
     def gradients(
@@ -115,12 +94,14 @@ class _Correlation(Bilinear):
 
     @staticmethod
     def forward(y: Tensor, x: Tensor) -> Tensor:
-        sizes, y, x = _transform_sizes(x.shape[2:]), _contiguous(y), _contiguous(x)
-        total = x.new_zeros(x.size(0), *sizes, dtype=x.dtype.to_complex())
-        for head, some in _slices(x, sizes):
-            total[head] += (_transform(y[head, some], sizes) * _transform(x[head, some], sizes).conj()).sum(1)
-        wanted = [(1 - size, 2 * size - 1) for size in x.shape[2:-1]]
-        return unwrap(_inverse(total, wanted), x.size(-1))
+        sizes, axes = _sizes(x.shape[2:]), list(range(2, x.dim()))
+        total: Tensor | float = 0.0
+        for some in _slices(x, sizes):
+            total = total + (_transform(y[:, some], sizes) * _transform(x[:, some].flip(axes), sizes)).sum(1)
+        wanted = [(0, 2 * size - 1) for size in x.shape[2:]]
+        if isinstance(total, float):  # there are no channels
+            return x.new_zeros(x.size(0), *(number for _, number in wanted))
+        return _inverse(total, sizes, wanted)
 
     @staticmethod
     def gradients(grad: Tensor, y: Tensor, x: Tensor, needed: tuple[bool, bool]) -> tuple[Tensor | None, Tensor | None]:
@@ -133,40 +114,28 @@ def _reverse(weight: Tensor) -> Tensor:
     return weight.flip(list(range(1, weight.dim())))
 
 
-def _contiguous(x: Tensor) -> Tensor:
-    """``x`` with contiguous signals. PyTorch is four times as fast at this with a matrix as with other tensors."""
-    return x[0].flatten(1).contiguous().view(x.shape) if x.size(0) == 1 else x.contiguous()
-
-
-def _slices(x: Tensor, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """Heads and channels that are transformed together."""
-    # At least one signal. On CPU, 64 channels of 128 x 128 nodes take half the time with 2^18 numbers as with 2^20.
-    most = max(1, limits.slice_numbers // 128 // prod(sizes))
-    heads = min(most, max(x.size(0), 1))
-    channels = most // heads
-    for head in range(0, x.size(0), heads):
-        for channel in range(0, x.size(1), channels):
-            yield slice(head, head + heads), slice(channel, channel + channels)
+def _slices(x: Tensor, sizes: Sequence[int]) -> Iterator[slice]:
+    """Channels that are transformed together, at least one: their numbers stay in the cache."""
+    step = max(1, limits.slice_numbers // 64 // (prod(sizes) * max(x.size(0), 1)))
+    return (slice(first, first + step) for first in range(0, x.size(1), step))
 
 
 def _transform(x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Spectrum over the last axes; each axis is padded with zeros only when it is transformed."""
-    out = spectrum(x, sizes[-1])
+    """Spectrum of real numbers over the last axes; each axis is padded with zeros only when it is transformed."""
+    out = torch.fft.rfft(x, sizes[-1])
     for axis in range(2, len(sizes) + 1):
         out = torch.fft.fft(out, sizes[-axis], dim=-axis)
     return out
 
 
-def _inverse(spectrum: Tensor, wanted: Sequence[tuple[int, int]]) -> Tensor:
-    """`signal` at the wanted positions; each axis but the last is cut right after it is transformed.
+def _inverse(spectrum: Tensor, sizes: Sequence[int], wanted: Sequence[tuple[int, int]]) -> Tensor:
+    """Real numbers of a spectrum at the wanted positions; each axis is cut right after it is transformed.
 
     Args:
         spectrum: As `_transform` returns it.
-        wanted: First position, which may be negative, and number of positions of each axis but the last.
+        sizes: Lengths of the transforms.
+        wanted: First position and number of positions of each axis.
     """
-    for axis in range(len(wanted) + 1, 1, -1):
-        first, number = wanted[1 - axis]
-        spectrum = torch.fft.ifft(spectrum, dim=-axis)
-        spectrum = spectrum.roll(-first, -axis) if first < 0 else spectrum
-        spectrum = spectrum.narrow(-axis, max(first, 0), number)
-    return signal(spectrum)
+    for axis in range(len(sizes), 1, -1):
+        spectrum = torch.fft.ifft(spectrum, dim=-axis).narrow(-axis, *wanted[-axis])
+    return torch.fft.irfft(spectrum, sizes[-1]).narrow(-1, *wanted[-1])

@@ -4,16 +4,9 @@ import pytest
 import torch
 
 from pyg_topomask.limits import limits
-from pyg_topomask.ops.products import fft
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_product
 
 SHAPES = [(1,), (7,), (4, 5), (3, 1, 4), (2, 3, 2, 2)]
-
-
-@pytest.fixture(params=[fft._MOST_COLLIDING, (1, 1)])
-def _sizes(request, monkeypatch):
-    """Transforms of usual sizes, or of sizes that avoid powers of two."""
-    monkeypatch.setattr(fft, "_MOST_COLLIDING", request.param)
 
 
 def matrix(weight, shape):
@@ -23,9 +16,8 @@ def matrix(weight, shape):
     return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
 
 
-@pytest.mark.parametrize("slice_numel", [1, 30, 2**17])  # one signal, some channels, or all heads at a time
+@pytest.mark.parametrize("slice_numel", [1, 30, 2**17])  # one channel, some, or all at a time
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.usefixtures("_sizes")
 def test_product_and_matrix(shape, slice_numel):
     weight = torch.randn(2, *(2 * n - 1 for n in shape), dtype=torch.float64)
     x = torch.randn(2, 40, *shape, dtype=torch.float64)
@@ -37,7 +29,6 @@ def test_product_and_matrix(shape, slice_numel):
 
 
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 3)])
-@pytest.mark.usefixtures("_sizes")
 def test_gradients(shape):
     weight = torch.randn(2, *(2 * n - 1 for n in shape), dtype=torch.float64, requires_grad=True)
     x = torch.randn(2, 2, *shape, dtype=torch.float64, requires_grad=True)
