@@ -14,7 +14,6 @@ from pyg_topomask.nn import (
     ATTENTION,
     HEADS,
     GKATConv,
-    PrimalAttention,
     auxiliary_loss,
 )
 from pyg_topomask.nn.graph_token import GraphToken
@@ -78,7 +77,6 @@ def batch() -> Batch:
 
 ATTENTIONS = examples(ATTENTION) | {
     "GKATConv": lambda channels, heads: GKATConv(channels, 8, heads, dropout=0.1),
-    "Primal": PrimalAttention,
 }
 
 

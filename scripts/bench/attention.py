@@ -25,7 +25,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINEConv, GPSConv
 from torch_geometric.utils import to_dense_batch, to_undirected
 
-from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, PrimalAttention, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, auxiliary_loss
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import that_add
 
@@ -62,7 +62,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Constructor arguments of attentions whose defaults differ from the papers' experiments."""
 
-CLASSES = ATTENTION | {"Primal": PrimalAttention}
 PYG = {"GPSConv multihead": "multihead", "GPSConv performer": "performer"}
 QUADRATIC = ("Transformer", "SAN", "GPSConv multihead")
 LARGEST_QUADRATIC = 20_000  # nodes of one graph; on larger graphs, a step takes minutes
@@ -125,7 +124,7 @@ class PyGStack(Module):
 
 def attention_of(name: str, load: Workload, layer: int) -> Module:
     """An attention of the library, equal for each layer."""
-    return CLASSES[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
+    return ATTENTION[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
 
 
 def build(
@@ -185,7 +184,7 @@ def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[
 def rows(workload: str, repeats: int) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """For each attention its figures on a workload, measured in a new process, or the reason why there are none."""
     largest = WORKLOADS[workload].nodes_range[1]
-    for name in ("none", *PYG, *CLASSES):
+    for name in ("none", *PYG, *ATTENTION):
         if name in QUADRATIC and largest > LARGEST_QUADRATIC:
             yield name, f"not run: quadratic, and one graph has {largest:,} nodes"
             continue

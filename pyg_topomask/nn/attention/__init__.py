@@ -11,7 +11,7 @@ from pyg_topomask.nn.attention.grf import GRFAttention
 from pyg_topomask.nn.attention.kmip import KMIPAttention
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.attention.performer import PerformerAttention
-from pyg_topomask.nn.attention.primphormer import PrimalAttention, PrimphormerAttention
+from pyg_topomask.nn.attention.primphormer import PrimphormerAttention
 from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
 from pyg_topomask.nn.attention.san import SANAttention
 
@@ -45,7 +45,6 @@ __all__ = [
     "KMIPAttention",
     "MaskedAttention",
     "PerformerAttention",
-    "PrimalAttention",
     "PrimphormerAttention",
     "SANAttention",
     "check_input",

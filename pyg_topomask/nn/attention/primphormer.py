@@ -1,4 +1,4 @@
-"""Attention in its primal representation: Primphormer, and the sequence attention on which it is based."""
+"""Attention in its primal representation."""
 
 from __future__ import annotations
 
@@ -17,76 +17,11 @@ from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.dropout import has_hooks
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.primal import map_scores, primal_map, primal_scores, sums_of_squares, unit_features
-from pyg_topomask.ops.segment import segment_linear_attention, segment_mean, segments
+from pyg_topomask.ops.primal import primal_map, primal_scores, sums_of_squares
+from pyg_topomask.ops.segment import segment_mean, segments
 
 
-class _Primal(Attention):
-    """Queries and keys of unit length, the objective ``J``, and the map from scores to the output.
-
-    A subclass has parameters ``weight_e`` and ``weight_r`` of equal shape, and computes the scores.
-    """
-
-    adds_loss: ClassVar[bool] = True
-    weight_e: Parameter
-    weight_r: Parameter
-
-    def __init__(self, channels: int, heads: int, rank: int, dropout: float, bias: bool) -> None:
-        super().__init__(channels, heads)
-        self.rank = check_integer("rank", rank, 1)
-        check_dropout(dropout)
-        self.dropout = dropout
-        self.qk = Linear(self.channels, 2 * self.channels, bias=bias)
-        self.sqrt_lambda = Parameter(torch.empty(self.heads, self.rank))
-        self.out = Linear(2 * self.rank, self.channels // self.heads, bias=bias)
-
-    def reset_parameters(self) -> None:
-        """Initialise all parameters again: orthogonal W_e and W_r, the square roots of Λ uniform in [0, 1)."""
-        super().reset_parameters()
-        uniform_(self.sqrt_lambda)
-        orthogonal_(self.weight_e)
-        orthogonal_(self.weight_r)
-
-    def _projected(self, x: Tensor) -> tuple[Tensor, torch.dtype]:
-        """Queries of all heads, then keys, ``[N, 2 H, D]``, and the dtype of the output."""
-        projected = self.qk(x)
-        (qk,) = at_least_float32(projected)
-        return qk.unflatten(1, (2 * self.heads, -1)), projected.dtype
-
-    def _out_weight(self) -> Tensor:
-        """The maps of scores of queries and of keys to the output, ``[2, s, D]``."""
-        (weight,) = at_least_float32(self.out.weight)
-        return weight.view(-1, 2, self.rank).permute(1, 2, 0)
-
-    def _out_is_called(self) -> bool:
-        """Whether ``out`` was replaced or has hooks, so that it must be called and its weight not be read."""
-        return type(self.out) is not Linear or has_hooks(self.out)
-
-    def _call_out(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """As `map_scores` with dropout, for scores ``[2 H, N, s]``, by a call of ``out``."""
-        dropped = dropout(scores, self.dropout, self.training)
-        both = dropped.unflatten(0, (2, self.heads)).permute(2, 1, 0, 3).flatten(2)  # [N, H, 2 s]
-        (out,) = at_least_float32(self.out(both.to(_dtype_of(self.out, both))))
-        return out, sums_of_squares(scores)
-
-    def _finish(self, out: Tensor, squares: Tensor, dtype: torch.dtype) -> Tensor:
-        """Set ``auxiliary_loss`` by the scores' sums of squares ``[2 H, s]``, and return the output ``[N, C]``."""
-        sqrt_lambda, weight_e, weight_r = at_least_float32(self.sqrt_lambda, self.weight_e, self.weight_r)
-        squares = squares.view(2, self.heads, self.rank).sum(dim=0) / max(out.size(0), 1)
-        energy = (squares * sqrt_lambda.square()).sum() / 2
-        if not is_exporting():  # programs change no attributes
-            self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
-        if not self._out_is_called() and self.out.bias is not None:
-            out = out + self.out.bias
-        return out.reshape(-1, self.channels).to(dtype)
-
-
-def _dtype_of(module: Module, x: Tensor) -> torch.dtype:
-    """The dtype of a module's parameters; that of ``x`` if it has none."""
-    return next((parameter.dtype for parameter in module.parameters()), x.dtype)
-
-
-class PrimphormerAttention(_Primal):
+class PrimphormerAttention(Attention):
     r"""Linear-time attention by graph-dependent projections, with the auxiliary loss of the primal objective.
 
     For each head, with queries :math:`\phi_q` and keys :math:`\phi_k` of unit length:
@@ -153,6 +88,7 @@ class PrimphormerAttention(_Primal):
         examples=({"num_virtual": 5, "rank": 3},),
     )
     config_keys = keys_of("heads", "num_virtual", "rank", "dropout")
+    adds_loss: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -163,9 +99,14 @@ class PrimphormerAttention(_Primal):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
-        super().__init__(channels, heads, rank, dropout, bias)
-        num_virtual = check_integer("num_virtual", num_virtual, 1)
-        self.num_virtual = num_virtual
+        super().__init__(channels, heads)
+        channels, heads = self.channels, self.heads
+        rank, num_virtual = check_integer("rank", rank, 1), check_integer("num_virtual", num_virtual, 1)
+        check_dropout(dropout)
+        self.rank, self.num_virtual, self.dropout = rank, num_virtual, dropout
+        self.qk = Linear(channels, 2 * channels, bias=bias)
+        self.sqrt_lambda = Parameter(torch.empty(heads, rank))
+        self.out = Linear(2 * rank, channels // heads, bias=bias)
         self.projection = Parameter(torch.empty(rank, num_virtual))
         self.virtual = Linear(channels, rank, bias=bias)
         self.weight_e = Parameter(torch.empty(num_virtual, channels))
@@ -175,7 +116,9 @@ class PrimphormerAttention(_Primal):
     def reset_parameters(self) -> None:
         """Initialise all parameters again: orthogonal F, W_e and W_r, the square roots of Λ uniform in [0, 1)."""
         super().reset_parameters()
-        orthogonal_(self.projection)
+        uniform_(self.sqrt_lambda)
+        for matrix in (self.weight_e, self.weight_r, self.projection):
+            orthogonal_(matrix)
 
     def tie(self, first: Module) -> None:
         """Share the matrix F of ``first``, the attention of an earlier layer. `GPSStack` calls this.
@@ -205,8 +148,9 @@ class PrimphormerAttention(_Primal):
         else:
             check_carry(carry, batch, self.rank)
             state = carry
-        qk, dtype = self._projected(x)
+        projected = self.qk(x)
         with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
+            qk = at_least_float32(projected)[0].unflatten(1, (2 * self.heads, -1))  # queries of all heads, then keys
             mean = segment_mean(at_least_float32(x)[0], batch, state.size(0))
             state = state + self.virtual(mean.to(_dtype_of(self.virtual, mean)))
             weight, projection = at_least_float32(torch.stack([self.weight_e, self.weight_r]), self.projection)
@@ -214,87 +158,33 @@ class PrimphormerAttention(_Primal):
             update = state.expand(x.size(0), -1) if batch is None else state.index_select(0, batch)  # [N, s]
             # One matrix for F W φ and 1ᵀ W φ.
             weight = torch.cat([weight @ projection.t(), weight.sum(dim=2, keepdim=True)], dim=2)
-            update = update.to(qk.dtype)
-            if self._out_is_called():
-                mapped = self._call_out(primal_scores(qk, update, weight))
-            else:
-                mapped = primal_map(qk, update, weight, self._out_weight(), self.dropout, self.training)
-            out = self._finish(*mapped, dtype)
+            out, squares = self._map(qk, update.to(qk.dtype), weight)
+            self._set_loss(squares, max(x.size(0), 1))
+            out = out.reshape(-1, self.channels).to(projected.dtype)
         return out if carry is None else (out, state)
 
+    def _map(self, qk: Tensor, update: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The output of each head, ``[N, H, D]``, and the scores' sums of squares ``[2 H, s]``."""
+        if type(self.out) is not Linear or has_hooks(self.out):  # it must be called, and its weight not be read
+            scores = primal_scores(qk, update, weight)
+            dropped = dropout(scores, self.dropout, self.training)
+            both = dropped.unflatten(0, (2, self.heads)).permute(2, 1, 0, 3).flatten(2)  # [N, H, 2 s]
+            (out,) = at_least_float32(self.out(both.to(_dtype_of(self.out, both))))
+            return out, sums_of_squares(scores)
+        (out_weight,) = at_least_float32(self.out.weight)
+        out_weight = out_weight.view(-1, 2, self.rank).permute(1, 2, 0)
+        out, squares = primal_map(qk, update, weight, out_weight, self.dropout, self.training)
+        return out if self.out.bias is None else out + self.out.bias, squares
 
-class PrimalAttention(_Primal):
-    r"""The sequence attention on which Primphormer is based, for comparison. **Not equivariant**.
+    def _set_loss(self, squares: Tensor, num_nodes: int) -> None:
+        """Set ``auxiliary_loss`` by the scores' sums of squares ``[2 H, s]`` over the nodes."""
+        sqrt_lambda, weight_e, weight_r = at_least_float32(self.sqrt_lambda, self.weight_e, self.weight_r)
+        squares = squares.view(2, self.heads, self.rank).sum(dim=0) / num_nodes
+        energy = (squares * sqrt_lambda.square()).sum() / 2
+        if not is_exporting():  # programs change no attributes
+            self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
 
-    .. math::
-        e_i = \big(f(X)^\top W_e\big)^\top \phi_q(x_i), \qquad r_i = \big(f(X)^\top W_r\big)^\top \phi_k(x_i), \qquad
-        \mathrm{out}_i = W_c [e_i ; r_i]
 
-    for each head. :math:`f(X)` holds the head's channels of ``num_samples`` nodes at evenly spaced positions in the
-    graph's node order; nodes repeat if there are fewer. The method assumes a sequence, so relabelling the nodes changes
-    the result. The attribute ``auxiliary_loss`` is that of `PrimphormerAttention`, with the trace of the parameters
-    :math:`W_e^\top W_r`, as in the authors' scripts.
-
-    Reference: Chen et al., *Primal-Attention: Self-attention through Asymmetric Kernel SVD in Primal Representation*,
-    NeurIPS 2023, arXiv:2305.19798.
-    Cost: :math:`O(N C s)` operations and :math:`O(N H s + N C)` memory.
-
-    Args:
-        channels: Width ``C`` of input and output.
-        heads: Number of heads ``H``.
-        num_samples: Nodes sampled from each graph; 200, ten times the rank, as in the authors' code.
-        rank: Length ``s`` of the scores; 20, as in the authors' code.
-        dropout: Probability of zeroing an entry of the scores before :math:`W_c`, in training.
-        bias: Whether the projections of queries and keys, and :math:`W_c`, have a bias.
-
-    Shapes:
-        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
-        - parameters ``weight_e``, ``weight_r``: ``[H, num_samples, s]``
-
-    Raises:
-        TypeError: If a size or count is not an integer.
-        ValueError: If a size is below 1, ``heads`` does not divide ``channels``, or ``dropout`` is out of range.
-    """
-
-    def __init__(
-        self,
-        channels: int,
-        heads: int = 1,
-        num_samples: int = 200,
-        rank: int = 20,
-        dropout: float = 0.0,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(channels, heads, rank, dropout, bias)
-        num_samples = check_integer("num_samples", num_samples, 1)
-        self.num_samples = num_samples
-        self.weight_e = Parameter(torch.empty(heads, num_samples, rank))
-        self.weight_r = Parameter(torch.empty(heads, num_samples, rank))
-        self.reset_parameters()
-
-    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
-        batch = check_input(x, self.channels, batch, graph)
-        qk, dtype = self._projected(x)
-        with torch.autocast(x.device.type, enabled=False):
-            # This is linear attention: e_i = sum_j (φ_q(x_i) · x_j) w_j, where w_j sums the rows of W_e that belong to
-            # samples of node j.
-            key, weight = at_least_float32(x, torch.cat([self.weight_e, self.weight_r]).transpose(0, 1))
-            node = self._sampled(x.size(0), batch)
-            value = weight.new_zeros(x.size(0), *weight.shape[1:])  # [N, 2 H, s]
-            value = value.index_add(0, node, weight.repeat(node.numel() // self.num_samples, 1, 1))
-            key = key.unflatten(1, (self.heads, -1)).repeat(1, 2, 1)
-            scores = segment_linear_attention(unit_features(qk).transpose(0, 1), key, value, batch)
-            scores = scores.transpose(0, 1).contiguous()
-            if self._out_is_called():
-                mapped = self._call_out(scores)
-            else:
-                mapped = map_scores(scores, self._out_weight(), lambda z: dropout(z, self.dropout, self.training))
-            return self._finish(*mapped, dtype)
-
-    def _sampled(self, num_nodes: int, batch: Tensor | None) -> Tensor:
-        """``num_samples`` nodes at evenly spaced positions in each graph that has nodes."""
-        batch = torch.zeros(num_nodes, dtype=torch.long, device=self.weight_e.device) if batch is None else batch
-        size = torch.bincount(batch)
-        first = (size.cumsum(0) - size)[size > 0]
-        offset = torch.arange(self.num_samples, device=size.device) * (size[size > 0, None] - 1)
-        return (first[:, None] + offset // max(self.num_samples - 1, 1)).flatten()
+def _dtype_of(module: Module, x: Tensor) -> torch.dtype:
+    """The dtype of a module's parameters; that of ``x`` if it has none."""
+    return next((parameter.dtype for parameter in module.parameters()), x.dtype)

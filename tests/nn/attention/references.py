@@ -117,43 +117,22 @@ def kmip(attn, x, batch, carry):
     return torch.cat(heads, 1) if attn.out is None else attn.out(torch.cat(heads, 1))
 
 
-def mapped(attn, x, project, trace):
-    """Output and J² for scores e and r ``[N, s]`` that ``project`` gives for each head."""
-    width, outs, objective = attn.channels // attn.heads, [], 0
-    for h in range(attn.heads):
-        part = slice(h * width, (h + 1) * width)
-        q, k = (y[:, part] / y[:, part].norm(dim=1, keepdim=True) for y in attn.qk(x).split(attn.channels, 1))
-        e, r = project(h, part, q, k)
-        outs.append(attn.out(torch.cat([e, r], dim=1)))
-        energy = ((e.square() + r.square()) @ attn.sqrt_lambda[h].square()).sum() / (2 * len(x))
-        objective = objective + (energy - trace(h, part)) / attn.heads
-    return torch.cat(outs, dim=1), objective.square()
-
-
 def primphormer(attn, x, batch, carry):
-    """With f_X formed for each graph."""
+    """Output, carry and J², with f_X formed for each graph."""
     sizes = batch.ptr.diff().tolist()
     means = torch.stack([rows.sum(0) / max(len(rows), 1) for rows in x.split(sizes)])
     carry = carry + attn.virtual(means)
     f_x = (attn.projection + carry[:, :, None])[batch.batch]  # [N, s, N_s]
-
-    def project(h, part, q, k):
+    width, outs, objective = attn.channels // attn.heads, [], 0
+    for h in range(attn.heads):
+        part = slice(h * width, (h + 1) * width)
+        q, k = (y[:, part] / y[:, part].norm(dim=1, keepdim=True) for y in attn.qk(x).split(attn.channels, 1))
         pairs = ((attn.weight_e, q), (attn.weight_r, k))
-        return (torch.einsum("isv,vd,id->is", f_x, weight[:, part], y) for weight, y in pairs)
-
-    out, loss = mapped(attn, x, project, lambda h, part: (attn.weight_e * attn.weight_r)[:, part].sum())
-    return out, carry, loss
-
-
-def primal(attn, x, batch, carry):
-    first, last = batch.ptr[:-1][batch.batch], batch.ptr[1:][batch.batch] - 1
-    samples = torch.stack([first, (first + last) // 2, last], dim=1)  # [N, 3]
-
-    def project(h, part, q, k):
-        pairs = ((attn.weight_e[h], q), (attn.weight_r[h], k))
-        return (torch.einsum("imd,ms,id->is", x[samples][..., part], weight, y) for weight, y in pairs)
-
-    return mapped(attn, x, project, lambda h, part: (attn.weight_e[h] * attn.weight_r[h]).sum())
+        e, r = (torch.einsum("isv,vd,id->is", f_x, weight[:, part], y) for weight, y in pairs)
+        outs.append(attn.out(torch.cat([e, r], dim=1)))
+        energy = ((e.square() + r.square()) @ attn.sqrt_lambda[h].square()).sum() / (2 * len(x))
+        objective = objective + (energy - (attn.weight_e * attn.weight_r)[:, part].sum()) / attn.heads
+    return torch.cat(outs, dim=1), carry, objective.square()
 
 
 DEFINITIONS = {

@@ -8,20 +8,8 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.utils import from_networkx
 
 from pyg_topomask.expressivity import distinguishes
-from pyg_topomask.nn import GPSModel, GPSStack, MaskedAttention, PrimalAttention, PrimphormerAttention, auxiliary_loss
-from pyg_topomask.testing import AttentionCase
-from tests.nn.attention.references import primal
+from pyg_topomask.nn import GPSModel, GPSStack, MaskedAttention, PrimphormerAttention, auxiliary_loss
 from tests.nn.gps_cases import batch_of
-
-
-class TestPrimal(AttentionCase):
-    equivariant = False
-
-    def build(self):
-        return PrimalAttention(self.channels, heads=2, num_samples=3, rank=4)
-
-    def reference(self, attn, x, batch, carry):
-        return primal(attn, x, batch, carry)
 
 
 def stack(num_layers=3, norm=None, **settings):
@@ -117,13 +105,11 @@ def test_initial_parameters():
     assert 0 <= attn.sqrt_lambda.min() <= attn.sqrt_lambda.max() <= 1
 
 
-@pytest.mark.parametrize("cls", [PrimphormerAttention, PrimalAttention])
-def test_hooks_and_replacements_of_linear_maps_count(cls):
-    attn, x = cls(8, heads=2).double(), torch.randn(9, 8, dtype=torch.float64)
+def test_hooks_and_replacements_of_linear_maps_count():
+    attn, x = PrimphormerAttention(8, heads=2).double(), torch.randn(9, 8, dtype=torch.float64)
     batch = torch.tensor([0] * 4 + [1] * 5)
     plain = attn(x, batch)
-    names = ["out", "virtual"] if cls is PrimphormerAttention else ["out"]
-    for name in names:
+    for name in ("out", "virtual"):
         inner = getattr(attn, name)
         setattr(attn, name, torch.nn.Sequential(inner))  # a wrapper without a weight of its own
         torch.testing.assert_close(attn(x, batch), plain)
