@@ -1,7 +1,7 @@
-import itertools
 import os
 import time
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from pyg_topomask.run.advise import trial as trials
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.trial import Sample, draw_sample, run_trial
 from pyg_topomask.run.config.load import load
-from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.data.formats import LoadedDataset, load_dataset
 from pyg_topomask.run.data.loaders import loaders, prepare, read_features
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.task import classification
@@ -31,42 +31,60 @@ def ring():
     edges = torch.stack([torch.cat([ends, (ends + 1) % 60]), torch.cat([(ends + 1) % 60, ends])])
     graph = Data(x=torch.randn(60, 4), edge_index=edges, y=ends % 3)
     masks = tuple(ends % 3 == part for part in range(3))
-    return Sample([[graph]], [graph], masks, classification("node", 3), None, (1, 1), 60, 0)
+    return Sample(LoadedDataset([graph], classification("node", 3)), masks, [], (1, 1), 60)
 
 
-def size_of(batch):
-    return sum(graph.num_nodes**2 for graph in batch)
+@pytest.fixture
+def trainers(monkeypatch):
+    """The trainers of all trials, in their order."""
+    made, build = [], trials.build_trainer
+    monkeypatch.setattr(trials, "build_trainer", lambda *args, **more: made.append(build(*args, **more)) or made[-1])
+    return made
+
+
+def size_of(sample, batch):
+    return sum(sample.dataset.graphs[number].num_nodes ** 2 for number in batch)
 
 
 def test_the_sample_has_batches_of_training_graphs(tiny, monkeypatch):
     config, dataset, sample = sample_of(tiny)
     splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
-    assert sum(map(len, sample.train)) == len(splits.train)
-    assert all(len(batch) <= 16 for batch in sample.train)
-    assert list(map(size_of, sample.train)) == sorted(map(size_of, sample.train))
+    assert sorted(chain.from_iterable(sample.batches)) == sample.parts[0].tolist() == [*range(len(splits.train))]
+    assert len(sample.dataset.graphs) == len(splits.train) + len(sample.parts[1])
+    assert all(len(batch) <= 16 for batch in sample.batches)
+    sizes = [size_of(sample, batch) for batch in sample.batches]
+    assert sizes[0] == max(sizes)
     assert sample.steps == tuple(map(len, loaders(config, splits, 0)[:2]))
     assert sample.nodes == sum(graph.num_nodes for graph in dataset.graphs)
-    assert sample.evaluated_nodes == sum(graph.num_nodes for graph in (*splits.val, *splits.test))
-    x = sample.train[0][0].x
+    x = sample.dataset.graphs[0].x
     assert x.untyped_storage().nbytes() == x.nbytes  # storage of the whole data set would be sent to the process
     monkeypatch.setattr(trials, "MOST_BATCHES", 2)
     fewer = sample_of(tiny)[2]
-    assert (len(fewer.train), size_of(fewer.train[-1])) == (2, size_of(sample.train[-1]))
+    assert (len(fewer.batches), size_of(fewer, fewer.batches[0])) == (2, sizes[0])
     assert fewer.steps == sample.steps
 
 
 def test_a_trial_predicts_an_epoch_and_memory(tiny, monkeypatch):
-    """Seconds are counted, not measured: each look at the clock is one second later."""
-    clock = itertools.count()
-    monkeypatch.setattr(trials, "_now", lambda: float(next(clock)))
-    sample = replace(sample_of(tiny)[2], steps=(10, 4), nodes=10**6, evaluated_nodes=10**5)
-    found = run_trial(tiny, ["gt.layer_type=GIN+KMIP", "train.eval_period=2"], [], sample, 10**6)
+    """Seconds are not measured: training takes 10, of which 4 are evaluations."""
+    monkeypatch.setattr(
+        trials.Timer, "time_elapsed", lambda timer, stage="train": {"train": 10, "validate": 4}.get(stage)
+    )
+    sample = replace(sample_of(tiny)[2], steps=(10, 5), nodes=10**6)
+    found = run_trial(tiny, ["gt.layer_type=GIN+KMIP", "train.eval_period=4"], [], sample, 10**6)
     assert found.problem == ""
-    assert found.step_s == 1 / len(sample.train)
-    assert found.epoch_s == pytest.approx(10 / len(sample.train) + 4 / 2 + 1)
-    assert found.stored_mib > 10**5 * 5 * 4 / 2**20  # the features of evaluated nodes
+    in_two_epochs = 2 * len(sample.batches)
+    assert found.epoch_s == pytest.approx(10 * (10 - 4) / in_two_epochs + 5 * (4 / 2) / 4)
+    assert found.stored_mib > 10**6 * 5 * 4 / 2**20  # their features
     assert found.parameters > 0
     assert found.hops is None  # without a mask
+
+
+def test_a_trial_ends_when_its_time_is_over(tiny, trainers):
+    sample = sample_of(tiny)[2]
+    assert run_trial(tiny, ["gt.layer_type=GIN+None"], [], sample, 1e-6).epoch_s > 0
+    assert [trainer.global_step for trainer in trainers] == [2, 1]
+    run_trial(tiny, ["gt.layer_type=GIN+None"], [], sample, 10**6)
+    assert trainers[-1].global_step == 2 * len(sample.batches)
 
 
 def test_a_refused_attention_says_why(tiny):
@@ -80,17 +98,13 @@ def test_a_refused_attention_says_why(tiny):
     ("sampler", "evaluated"),
     [("full_batch", "full_batch"), ("random_partition", "full_batch"), ("random_partition", "random_partition")],
 )
-def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler, evaluated, monkeypatch):
-    monkeypatch.setattr(trials, "MOST_BATCHES", 2)
-    watches, made = [], trials._Stopwatch
-    monkeypatch.setattr(trials, "_Stopwatch", lambda: watches.append(made()) or watches[-1])
+def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler, evaluated, trainers):
     data = {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}
     values = {**tiny, "dataset": data, "train": {"sampler": sampler, "num_parts": 4}, "val": {"sampler": evaluated}}
-    trial = run_trial(values, [], [], ring, 0.2)
+    trial = run_trial(values, [], [], ring, 10**6)
     assert trial.problem == ""
     assert 0 < trial.hops < 4
-    assert watches[0].times == (2 if sampler != "full_batch" else 1, 1)
-    assert [len(seconds) for seconds in watches[0].seconds.values()] == [2, 2, 2]
+    assert [trainer.global_step for trainer in trainers] == [2, 8 if sampler != "full_batch" else 2]
 
 
 @pytest.mark.slow
