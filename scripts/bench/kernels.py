@@ -37,6 +37,8 @@ from pyg_topomask.testing.examples import prepared
 from pyg_topomask.testing.graphs import GRAPHS
 
 TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64"}
+TYPES |= {torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+HALF = ("q", "k", "v", "grad_q", "grad_k", "grad_v")
 SIZES = ("DIM", "WIDTH", "CHANNELS", "HEADS")
 SHOWN = (*SIZES, "KERNEL", "DROPPED")
 
@@ -59,7 +61,17 @@ def launches() -> dict[tuple[Any, ...], Launch]:
                     found.setdefault((kernel, *sorted(flags.items()), *(x is None for x in given)), launch)
     for module, kernel, given, constants in list(found.values())[:3]:  # of `GKATConv`, which is in no config
         found[kernel, "additive"] = module, kernel, given, constants | {"KERNEL": 2}
+    for key, launch in list(found.items()):
+        if "CHANNELS" in launch[3]:  # attention on pairs
+            found[key, "half"] = in_half(launch)
     return found
+
+
+def in_half(launch: Launch) -> Launch:
+    """The launch with queries, keys, values and their gradients in half precision."""
+    module, name, given, constants = launch
+    names, half = getattr(importlib.import_module(module), name).arg_names, torch.empty(0, dtype=torch.bfloat16)
+    return module, name, tuple(half if key in HALF else x for key, x in zip(names, given)), constants
 
 
 def launches_of(config: Any, name: str) -> list[Launch]:
@@ -115,7 +127,7 @@ def widest(found: list[Launch]) -> list[Launch]:
     """The launch whose programs hold the most numbers: for each kernel and kind of scores, of one head and of more."""
     kept: dict[tuple[Any, ...], Launch] = {}
     for launch in sorted(found, key=lambda launch: prod(launch[3].get(key, 1) for key in SIZES)):
-        kept[launch[1], launch[3].get("KERNEL"), launch[3].get("HEADS", 1) > 1] = launch
+        kept[launch[1], launch[3].get("KERNEL"), launch[3].get("HEADS", 1) > 1, launch[2][1].dtype] = launch
     return list(kept.values())
 
 
@@ -123,7 +135,7 @@ def table(capabilities: list[int], only_widest: bool) -> Iterator[dict[str, Any]
     """A row for each kernel, its constants and a compute capability."""
     found = list(launches().values())
     for launch, sm in product(widest(found) if only_widest else found, capabilities):
-        shape = {key: launch[3][key] for key in SHOWN if key in launch[3]}
+        shape = {key: launch[3][key] for key in SHOWN if key in launch[3]} | {"keys": TYPES[launch[2][1].dtype][1:]}
         yield {"kernel": launch[1], **shape, "sm": sm, **compiled(launch, sm)}
 
 

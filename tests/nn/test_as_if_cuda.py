@@ -1,5 +1,6 @@
 """Attentions, masks and whole steps as if on CUDA: no tensor is on the wrong device, and the host rarely waits."""
 
+import copy
 import importlib.util
 import sys
 import warnings
@@ -53,6 +54,21 @@ def test_equals_the_cpu(name):
         found = gradients(mode.to_cuda(attn), batch, there)
     assert gpu.launches.total() > 10
     torch.testing.assert_close([x.inner for x in found], wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["GKAT kernel=softmax", "Exphormer"])
+def test_kernels_read_half_precision(name):
+    """Values stay as they are; the output has the dtype of the input, as on the CPU."""
+    attn = build(name).bfloat16()
+    graphs = prepared(attn, [GRAPHS["path"].clone(), GRAPHS["star"].clone()])
+    x = torch.randn(sum(graph.num_nodes for graph in graphs), 8).bfloat16()
+    wanted = gradients(copy.deepcopy(attn), Batch.from_data_list(graphs), x.clone().requires_grad_())
+    with mode.AsIfCuda() as gpu:
+        batch, there = Batch.from_data_list(graphs).to(mode.DEVICE), x.to(mode.DEVICE).requires_grad_()
+        found = gradients(mode.to_cuda(attn), batch, there)
+    q, _, v, entry = gpu.kernels[0][2][:4]
+    assert (q.dtype, v.dtype, entry.dtype) == (torch.float32, x.dtype, torch.float32)
+    torch.testing.assert_close([x.inner for x in found], wanted, rtol=0.05, atol=0.05)
 
 
 def test_the_mode_finds_what_a_gpu_refuses():

@@ -176,7 +176,7 @@ class ExphormerAttention(Attention):
         if self.edge is not None:
             edge = self.edge(read_edge_attr(graph, self.edge.in_features, edge_index.size(1), x.dtype))
         with torch.autocast(x.device.type, enabled=False):
-            q, k, v = at_least_float32(q, k, v)
+            (q,) = at_least_float32(q)
             kinds = self.edge_type.to(q.dtype).view(-1, *q.shape[1:])
             edge = None if edge is None else edge.to(q.dtype).view(-1, *q.shape[1:])
             dropout = self.dropout if self.training else 0.0

@@ -75,7 +75,7 @@ def masked_linear_attention(
             on CUDA negative numbers are assumed, because a check would wait for the device.
 
     Returns:
-        Shape ``[N, H, D]``, with the dtype of ``v``. Inputs in half precision are computed in float32.
+        Shape ``[N, H, D]``, with the dtype of ``v``. Inputs in half precision are summed in float32.
 
     Raises:
         ValueError: If shapes disagree, ``batch`` is not sorted, the mask does not support the path, or a name is
@@ -220,7 +220,8 @@ def explain(
     if kernel == "softmax":
         check_channels(q)
     signed_features = kernel == "linear" and not (non_negative(q) and non_negative(k))
-    return plan.explain(problem_of(Kernel(kernel, False, signed_features), (q, k, v), mask, batch, normalizer))
+    problem = problem_of(Kernel(kernel, False, signed_features), (q, k, v), mask, batch, normalizer)
+    return plan.explain(problem.wide)
 
 
 def _attend(
@@ -239,9 +240,9 @@ def _attend(
 def problem_of(
     kernel: Kernel, qkv: QKV, mask: AttentionMask | Tensor | None, batch: Tensor | None, normalizer: str
 ) -> Problem:
-    """The problem in float32 or float64. The denominator is not signed if nothing can be negative."""
+    """The problem. The denominator is not signed if nothing can be negative."""
     check_choice("normalizer", normalizer, NORMALIZERS)
-    q, k, v = at_least_float32(*qkv)
+    q, k, v = qkv
     if batch is not None:
         check_batch(batch, q.size(0))
     signed = kernel._replace(signed=normalizer == "signed")

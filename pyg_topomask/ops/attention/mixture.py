@@ -23,7 +23,10 @@ from pyg_topomask.ops.numerics import absolute
 
 
 def solve(problem: Problem, path: str) -> Tensor:
-    """The outputs ``[N, H, D]``, by the engines that `plan.plan` chooses for the parts of the mask."""
+    """The outputs ``[N, H, D]``, by the engines that `plan.plan` chooses for the parts of the mask.
+
+    Half precision is widened here, unless the engine is `pairs_triton`, which reads it and adds up in float32.
+    """
     mask = problem.mask
     if path == "auto" and getattr(mask, "head_groups", None):
         starts = torch.tensor([count for count, _ in mask.head_groups]).cumsum(0).tolist()
@@ -31,8 +34,9 @@ def solve(problem: Problem, path: str) -> Tensor:
         return torch.cat([solve(_of_heads(problem, part, a, b), path) for (_, part), a, b in parts], dim=1)
     linear = problem.kernel.name == "linear" and not problem.kernel.signed
     if path == "auto" and linear and getattr(mask, "terms", None):
-        return _sum(problem)
-    return plan.ENGINES[plan.plan(problem, path)].attend(problem)
+        return _sum(problem.wide)
+    chosen = plan.plan(problem if problem.v.is_cuda else problem.wide, path)
+    return plan.ENGINES[chosen].attend(problem if chosen == "pairs_triton" else problem.wide)
 
 
 def _of_heads(problem: Problem, mask: object, start: int, stop: int) -> Problem:

@@ -13,7 +13,7 @@ row, 1024) machine epsilons times :math:`S_i`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, Entries, Rows, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, one_graph_layout
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import SizeGroups, segment_max, segment_sum, size_groups
 from pyg_topomask.ops.sparse import Combination, Pattern
 
@@ -51,7 +52,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Queries, keys and values in float32 or float64, their kernel, and the mask."""
+    """Queries, keys and values, their kernel, and the mask. Engines get `wide` problems, apart from `pairs_triton`."""
 
     kernel: Kernel
     q: Tensor
@@ -68,6 +69,12 @@ class Problem:
     """The rows of which ``q`` holds the queries; all if :obj:`None`."""
     edges: EdgeVectors | None = None
     """Vectors that multiply the keys of pairs; none if :obj:`None`."""
+
+    @cached_property
+    def wide(self) -> Problem:
+        """The problem in float32 or float64: half precision is widened."""
+        q, k, v = at_least_float32(self.q, self.k, self.v)
+        return replace(self, q=q, k=k, v=v)
 
     @cached_property
     def bound(self) -> AttentionMask:
@@ -199,12 +206,13 @@ class Problem:
         return Pairs(pattern, entries, self._cast(support.pairs(self.rows)[1]))
 
     def _cast(self, entries: Entries) -> Entries:
-        """Entries in the dtype of the values. Entries that several heads share are evaluated, once for all heads."""
+        """Entries in the dtype of sums. Entries that several heads share are evaluated, once for all heads."""
+        dtype = torch.promote_types(self.v.dtype, torch.float32)
         if isinstance(entries, Combination):
             shared = entries.weights.dim() == 1 and self.v.size(1) > 1
-            if entries.coeffs.dtype == self.v.dtype and entries.coeffs.size(0) and not shared:
+            if entries.coeffs.dtype == dtype and entries.coeffs.size(0) and not shared:
                 return entries
-        return evaluate(entries).to(self.v.dtype)
+        return evaluate(entries).to(dtype)
 
     @property
     def layout(self) -> BlockLayout:

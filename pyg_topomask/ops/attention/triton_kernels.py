@@ -34,10 +34,14 @@ GOLDEN, MIX_1, MIX_2 = constant(hashing.GOLDEN), constant(hashing.MIX_1), consta
 
 @jit
 def vectors(array, row, by_row, head, by_head, there, size, SIZE: tl.constexpr):
-    """Vectors of rows ``[n]`` and heads ``[HEADS]``: ``[n, HEADS, SIZE]``, zero where ``there [n, HEADS]`` is false."""
+    """Vectors of rows ``[n]`` and heads ``[HEADS]``: ``[n, HEADS, SIZE]``, zero where ``there [n, HEADS]`` is false.
+
+    Half precision becomes float32.
+    """
     lane = tl.arange(0, SIZE)
     at = row[:, None, None] * by_row + head[None, :, None] * by_head + lane[None, None, :]
-    return tl.load(array + at, mask=there[:, :, None] & (lane < size)[None, None, :], other=0.0)
+    found = tl.load(array + at, mask=there[:, :, None] & (lane < size)[None, None, :], other=0.0)
+    return found if found.dtype == tl.float64 else found.to(tl.float32)
 
 
 @jit

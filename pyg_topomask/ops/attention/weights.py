@@ -33,6 +33,7 @@ def pair_weights(problem: Problem, rows: Rows = None) -> PairWeights:
     Returns:
         Pairs and weights. Pairs are those of the mask's support, or those of all nodes of a graph if it has none.
     """
+    problem = problem.wide
     if rows is None:
         return sorted_pairs(*_weights(problem), len(problem.k))
     parts = [_weights(replace(problem, q=problem.q[row : row + 1], rows=(row, row + 1))) for row in rows]

@@ -102,8 +102,8 @@ def typed_edge_problem(
     Cost of a solution per head: :math:`O(E D)` operations for ``E`` edges of all types.
 
     Args:
-        q, k, v: Queries, keys and values of real nodes, then of virtual nodes, shape ``[N + B V, H, D]``, float32 or
-            float64.
+        q, k, v: Queries, keys and values of real nodes, then of virtual nodes, shape ``[N + B V, H, D]``; queries in
+            float32 or float64.
         where: Arguments of `typed_edges`.
         kinds: Vectors :math:`e` of the types of edges: graph edges, expander edges if there are any, edges to and from
             virtual nodes if there are any; shape ``[T, H, D]``.

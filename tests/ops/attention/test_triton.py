@@ -99,14 +99,22 @@ def test_vectors_that_edges_share():
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_dropout_zeroes_the_weights_that_hashes_choose():
-    """As the twin of the operation does, with the same seed."""
+@pytest.mark.parametrize(
+    ("dtype", "kernel"), [(torch.float64, 1), *((x, y) for x in (torch.bfloat16, torch.float16) for y in (0, 1, 2))]
+)
+def test_equals_the_twin_in_any_precision_with_dropout(dtype, kernel):
+    """Dropout zeroes the weights that hashes choose. Half precision is summed in float32, and gradients round once."""
     pattern = Pattern(*(torch.rand(5, 5) < 0.7).nonzero().t(), 5, 5)
-    arrays = [draw(5, 3, 4), draw(5, 3, 4), draw(5, 3, 2), draw(3, pattern.nnz).abs()]
+    arrays = [draw(3, pattern.nnz).abs(), *(draw(5, 3, size).abs().to(dtype) for size in (5, 5, 3))]
+    arrays[0] = arrays[0].to(torch.promote_types(dtype, torch.float32))
     arrays = [x.to(DEVICE).requires_grad_() for x in arrays]
-    rest = None, pattern.rowptr.to(DEVICE), pattern.col.to(DEVICE), torch.tensor([7]), 1, 0.2, 0.4
+    rest = None, pattern.rowptr.to(DEVICE), pattern.col.to(DEVICE), torch.tensor([7]), kernel, 0.2, 0.4
     found, wanted = (with_gradients(run(*arrays, *rest), arrays) for run in (_pair_sums, _pair_sums.twin))
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype == b.dtype
+        tolerance = max(10 * torch.finfo(a.dtype).eps, 1e-10)
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert found[0].dtype == arrays[0].dtype
     kept = _pair_sums(*arrays, None, *rest[1:3], None, *rest[4:])
     assert (found[0] - kept).abs().max() > 0.01
 
@@ -115,7 +123,7 @@ def test_dropout_zeroes_the_weights_that_hashes_choose():
 def test_without_pairs_or_rows(num_rows):
     nothing = torch.empty(0, dtype=torch.int64)
     pattern = Pattern(nothing, nothing, num_rows, 3)
-    arrays = [draw(num_rows, 2, 4), draw(3, 2, 4), draw(3, 2, 2), draw(2, 0)]
+    arrays = [draw(2, 0), draw(num_rows, 2, 4), draw(3, 2, 4), draw(3, 2, 2)]
     arrays = [x.to(DEVICE).requires_grad_() for x in arrays]
     out = _pair_sums(*arrays, None, pattern.rowptr.to(DEVICE), pattern.col.to(DEVICE), None, 1, 0.2, 0.0)
     assert out.shape == (num_rows, 2, 3)

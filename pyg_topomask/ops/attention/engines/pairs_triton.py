@@ -18,6 +18,7 @@ from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import CompiledOp
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.sparse import Pattern, check_entries
 from pyg_topomask.ops.triton_support import power_of_two
 
@@ -31,25 +32,25 @@ class PairSums(CompiledOp):
 
     ``q [rows, H, R]``, ``k [columns, H, R]`` and ``v [columns, H, D]`` are in the order of the pattern. ``entry`` and
     ``bound`` are ``[H or 1, P]``; the mask bounds itself if there is no bound. ``rowptr`` and ``col``
-    are int32, the ``seed`` of the dropout is int64 and on CPU.
+    are int32, the ``seed`` of the dropout is int64 and on CPU. ``q``, ``k`` and ``v``, and so their gradients, may be
+    in half precision; all sums have the dtype of ``entry``, float32 or float64.
     """
 
     library, name = "", "pair_sums_triton"
-    arrays, results, differentiable = ("q", "k", "v", "entry", "bound?", "rowptr", "col", "seed?"), ("sums",), 5
+    arrays, results, differentiable = ("entry", "q", "k", "v", "bound?", "rowptr", "col", "seed?"), ("sums",), 5
     numbers = {"kernel": int, "negative_slope": float, "dropout": float}  # noqa: RUF012
 
-    def shapes(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[tuple[int, ...]]:
+    def shapes(self, entry: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[tuple[int, ...]]:
         return [(q.size(0), q.size(1), v.size(2) + 1)]
 
-    def refuses(self, q: Tensor, *rest: Any) -> str | None:
+    def refuses(self, entry: Tensor, *rest: Any) -> str | None:
         if loader.is_transformed():
             return "derivatives in forward mode and transforms of torch.func are left to plain torch"
-        if q.dtype not in (torch.float32, torch.float64):
-            return f"it computes in float32 or float64 (got {q.dtype})"
-        return triton_support.refuses(q.device)
+        return triton_support.refuses(entry.device)
 
     def twin(self, *inputs: Any) -> Tensor:
-        q, k, v, entry, bound, rowptr, col, seed, kernel, negative_slope, dropout = inputs
+        entry, *qkv, bound, rowptr, col, seed, kernel, negative_slope, dropout = inputs
+        q, k, v = at_least_float32(*qkv)
         pattern = Pattern(None, col, q.size(0), k.size(0), rowptr=rowptr)
         entries = entry.t() if entry.size(0) > 1 else entry[0]
         bounds = entries if bound is None else bound.t() if bound.size(0) > 1 else bound[0]
@@ -64,7 +65,7 @@ class PairSums(CompiledOp):
         room: Sequence[Tensor | None] = (),
     ) -> None:
         """Launch the forward kernel, or those that fill the gradients that have ``room``."""
-        q, k, v, entry, bound, rowptr, col, seed, kernel, slope, dropout = inputs
+        entry, q, k, v, bound, rowptr, col, seed, kernel, slope, dropout = inputs
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         entry, bound = entry.contiguous(), None if bound is None else bound.contiguous()
         (heads, width), channels = q.shape[1:], v.size(-1)
@@ -94,9 +95,9 @@ class PairSums(CompiledOp):
 
         if not grads:
             return launch("forward", q.size(0), rowptr, col, results[0])
-        (grad,), tops = grads, q.new_empty(q.shape[:2])
-        of_q, of_k, of_v = (x.new_empty(x.shape) if space is None else space for x, space in zip((q, k, v), room))
-        weights = room[3:5]
+        (grad,), tops = grads, entry.new_empty(q.shape[:2])
+        of_q, of_k, of_v = (x.new_empty(x.shape) if space is None else space for x, space in zip((q, k, v), room[1:]))
+        weights = room[0], room[4]
         shared = [x is not None and x.size(0) == 1 for x in weights]  # then each block of heads has its own sums
         parts = [x.new_empty(blocks, x.size(1)) if x is not None and one else x for x, one in zip(weights, shared)]
         flags = {"HAS_BOUND": bound is not None, "SHARED_ENTRY": shared[0], "SHARED_BOUND": shared[1]}
@@ -104,7 +105,7 @@ class PairSums(CompiledOp):
         for x, part, one in zip(weights, parts, shared):
             if x is not None and part is not None and one:
                 x.copy_(part.sum(0, keepdim=True))
-        if room[1] is not None or room[2] is not None:
+        if room[2] is not None or room[3] is not None:
             launch("backward_columns", k.size(0), *_transpose(rowptr, col, k.size(0)), grad, tops, of_k, of_v)
 
 
@@ -119,7 +120,7 @@ def refuses(problem: Problem) -> str | None:
         return "it serves edge vectors that pairs share"
     if not problem.v.is_cuda:  # Triton's interpreter would serve CPU tensors, a thousand times as slowly
         return f"it runs on CUDA (got {problem.v.device})"
-    return _pair_sums.refuses(problem.q)
+    return _pair_sums.refuses(problem.v)
 
 
 def attend(problem: Problem) -> Tensor:
@@ -135,7 +136,7 @@ def attend(problem: Problem) -> Tensor:
     entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
     seed = draw_seeds(1) if kernel.dropout else None
     rest = pattern.rowptr, col, seed, KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
-    return problem.finish(pattern.restore(_pair_sums(q, k, v, entry, None if bounds is entries else bound, *rest)))
+    return problem.finish(pattern.restore(_pair_sums(entry, q, k, v, None if bounds is entries else bound, *rest)))
 
 
 def _head_block(heads: int, width: int, channels: int) -> int:
