@@ -12,9 +12,8 @@ from torch.nn import Module
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.utils import unbatch_edge_index
 
-from pyg_topomask.checks import holds, readable, warn_once
+from pyg_topomask.checks import holds, readable
 from pyg_topomask.ops.csr import edge_tensors, is_sparse
-from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.transforms.finding import text_of
@@ -189,29 +188,3 @@ def check_table_size(reader: Module, graph: Data, size: int | Tensor, what: str 
     )
     if not holds(same, message.format("another number of")):
         raise ValueError(message.format(int(total)))
-
-
-def warn_of_short_walks(graph: Data, name: str, max_length: int) -> None:
-    """Warn if a mask covers longer walks than are stored on the graph. On CUDA, nothing is read for a warning.
-
-    Args:
-        graph: The graph or batch.
-        name: Prefix of the walk attributes.
-        max_length: Longest walk that the mask covers.
-    """
-    stored = graph.get(f"{name}_max_length")
-    if isinstance(stored, Tensor):
-        stored = _largest(stored) if readable(stored) else None
-    if stored is not None and stored < max_length:
-        warn_once(
-            f"walks of {stored} hops, mask of {max_length}",
-            f"the walks on this graph were stored up to 'max_length' = {stored} hops, but the mask covers "
-            f"{max_length}: its parameters for longer walks have no effect. Give the mask and AddRandomWalks the same "
-            "'max_length'",
-            stacklevel=3,
-        )
-
-
-@once_per_batch
-def _largest(numbers: Tensor) -> int:
-    return int(numbers.max())

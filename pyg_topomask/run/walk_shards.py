@@ -115,7 +115,7 @@ def write_shard(folder: Path, number: int, shards: int) -> None:
         for key, columns in walks.columns(rows, nodes, stream, alone).items():
             parts.setdefault(key, []).extend(columns)
     made: dict[str, Any] = {key: torch.cat(columns, int(key.endswith("_index"))) for key, columns in parts.items()}
-    made |= {f"{walks.name}_size": size, f"{walks.name}_max_length": walks.max_length}
+    made[f"{walks.name}_size"] = size
     save_tensors(made, folder / SHARD.format(number, shards))
 
 

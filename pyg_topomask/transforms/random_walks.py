@@ -42,7 +42,6 @@ class AddRandomWalks(JoinedTransform):
       ``diagonal="corrected"``
     - ``walk_size``: the number of nodes that the walks were sampled for. PyG's samplers and ``subgraph`` copy tables
       unchanged, so masks compare this number with the graph. Add the transform after sampling.
-    - ``walk_max_length``: ``max_length``. A mask that covers longer walks warns once.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Section 3; Choromanski et al., ICML 2022, arXiv:2107.07999,
     Section 4.2.
@@ -82,7 +81,7 @@ class AddRandomWalks(JoinedTransform):
     """
 
     adds = (
-        *(f"{{name}}_{part}" for part in ("index", "length", "load", "count", "diagonal", "size", "max_length")),
+        *(f"{{name}}_{part}" for part in ("index", "length", "load", "count", "diagonal", "size")),
         "{name}_key_*",
         "{name}_table*",
     )
@@ -150,8 +149,7 @@ class AddRandomWalks(JoinedTransform):
         columns, added = self.columns(graph, nodes, stream, joined), []
         for position, (given, size) in enumerate(zip(graphs, ptr.diff().tolist())):
             own: dict[str, Any] = {key: values[position] for key, values in columns.items()}
-            own |= {f"{self.name}_size": size, f"{self.name}_max_length": self.max_length}
-            added.append(dict.fromkeys(self._earlier(given)) | own)
+            added.append(dict.fromkeys(self._earlier(given)) | own | {f"{self.name}_size": size})
         return added
 
     def columns(self, graph: WalkGraph, nodes: Tensor, stream: Tensor, joined: JoinedEdges) -> dict[str, list[Tensor]]:

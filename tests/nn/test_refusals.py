@@ -43,7 +43,7 @@ from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddRandomWal
 from tests.nn.encoder_cases import encodable
 from tests.nn.gps_cases import Conv, batch_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:Unable to accurately infer", "ignore:the walks on this graph were sto")
+pytestmark = pytest.mark.filterwarnings("ignore:Unable to accurately infer")
 
 X, PATH, STAR = torch.randn(5, 8), GRAPHS["path"], GRAPHS["star"]
 WALKED = AddRandomWalks(max_length=4, num_tables=2, seed=0)(STAR.clone())

@@ -1,12 +1,10 @@
 import copy
 import pickle
-import warnings
 
 import pytest
 import torch
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 
-from pyg_topomask.nn import GRFMask, RWGNKMask
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
 from tests.transforms.encoding_cases import path
@@ -25,14 +23,14 @@ def equal(a, b, keys=KEYS):
 
 def test_attributes_are_as_documented():
     data = walked(GRAPHS["star"])
-    assert set(data.keys()) - set(GRAPHS["star"].keys()) == {*KEYS, *KEY_TABLE, "walk_size", "walk_max_length"}
+    assert set(data.keys()) - set(GRAPHS["star"].keys()) == {*KEYS, *KEY_TABLE, "walk_size"}
     for name in ("walk", "walk_key"):
         index, length, load, count = (data[f"{name}_{part}"] for part in ("index", "length", "load", "count"))
         assert (index.dtype, length.dtype, load.dtype, count.dtype) == (torch.int32, torch.int8, *[torch.float32] * 2)
         assert index.shape[1:] == length.shape == load.shape == count.shape
         key = ((index[0].long() * 5 + index[1]) * 5 + length).tolist()
         assert key == sorted(set(key))
-    assert (data.walk_size, data.walk_max_length, data.num_nodes) == (5, 4, 5)
+    assert (data.walk_size, data.num_nodes) == (5, 5)
     assert not equal(data, {key: data[other] for key, other in zip(KEYS, KEY_TABLE)})
     assert "walk_key_index" not in walked(GRAPHS["star"], independent=False)
     assert walked(GRAPHS["path"], max_length=128).walk_length.dtype == torch.int16
@@ -108,20 +106,6 @@ def test_weights_that_are_learned_leave_walks_without_a_gradient():
     weight = torch.ones(2, requires_grad=True)
     data = AddRandomWalks()(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), edge_weight=weight, num_nodes=2))
     assert not data.walk_load.requires_grad
-
-
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("mask", [GRFMask, RWGNKMask])
-def test_shorter_walks_than_the_mask_covers_are_warned_of_once(mask, batched):
-    long, short = (walked(GRAPHS["star"], max_length=length) for length in (4, 2))
-    graph, mask = Batch.from_data_list([short, short]) if batched else short, mask(max_length=4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        mask(long)
-        mask(walked(Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=3)))  # no walk is as long as allowed
-    with pytest.warns(UserWarning, match=r"stored up to 'max_length' = 2 hops, but the mask covers 4") as seen:
-        [mask(graph) for _ in range(3)]
-    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("wrong", [torch.ones(1), torch.ones(2, 1), torch.ones(2, dtype=torch.long), [1.0, 1.0]])

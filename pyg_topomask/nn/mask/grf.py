@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
+from pyg_topomask.nn.graph_attributes import check_table_size
 from pyg_topomask.nn.mask.base import Mask, initial_modulation
 from pyg_topomask.operators import GRFOperator, HeadStackOperator, MaskOperator, ProductOperator
 from pyg_topomask.ops.memo import once_per_batch
@@ -127,7 +127,6 @@ class GRFMask(Mask):
         """
         size = self.read(graph)[-1]
         check_table_size(self, graph, size)
-        warn_of_short_walks(graph, self.name, self.max_length)
         (modulation,) = at_least_float32(self.modulation)
         modulation = absolute(modulation) if self.positive else modulation
         if len(self.tables) == 1:

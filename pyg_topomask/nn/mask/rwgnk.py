@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
+from pyg_topomask.nn.graph_attributes import check_table_size
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
 from pyg_topomask.operators.sparse_factor import Factor
@@ -103,7 +103,6 @@ class RWGNKMask(Mask):
         """
         index, length, count, size = self.read(graph)
         check_table_size(self, graph, size)
-        warn_of_short_walks(graph, self.name, self.max_length)
         decay, alpha = at_least_float32(self.decay, self.alpha)
         table = (index, length, count, int(graph.num_nodes), self.max_length)
         if not self.learnable:
