@@ -93,11 +93,12 @@ def test_signnet_is_the_formula():
         for number, mlp in enumerate(net.phi):
             x = net.norms[number - 1](x) if number else x
             x = x + adj @ x
-            x = mlp.last(mlp.norms[0](mlp.hidden[0](x)))
+            first, last = mlp.lins
+            x = last(mlp.norms[0](first(x).relu()))
         return x
 
     parts = [phi(v) + phi(-v) for v in graph.laplacian_vectors.t()]
-    torch.testing.assert_close(net(graph), net.rho.last(torch.cat(parts, dim=1)))
+    torch.testing.assert_close(net(graph), net.rho.lins[0](torch.cat(parts, dim=1)))
 
 
 def test_lappe_flips_each_graphs_signs_in_training_alone():

@@ -33,7 +33,7 @@ def test_every_head(name):
 
 def test_head_widths_and_norms():
     san = HEADS["san_graph"](64, 10, pool="add")
-    assert [m.weight.shape for m in san.predict if isinstance(m, Linear)] == [(32, 64), (16, 32), (10, 16)]
+    assert [m.weight.shape for m in san.predict.lins] == [(32, 64), (16, 32), (10, 16)]
     x = torch.randn(5, C)
     for act, l2_norm in ((torch.relu, True), (elu, False)):
         head = HEADS["node"](C, 3, layers=2, act=act.__name__, l2_norm=l2_norm)

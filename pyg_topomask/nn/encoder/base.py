@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import BatchNorm1d, Linear, Module, ModuleList, ReLU, Sequential
+from torch.nn import BatchNorm1d, Module, ModuleList
 from torch_geometric.data import Data
+from torch_geometric.nn import MLP
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.graph_attributes import read_attributes, requirements_of
@@ -63,14 +63,10 @@ class Encoder(Resettable):
         return tables if weight is None else [table.to(weight.dtype) for table in tables]
 
 
-def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:
+def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> MLP:
     """Linear layers, each followed by a ReLU, including the last one."""
-    num_layers = check_integer("layers", num_layers, 1)
-    widths = [in_channels, *[hidden] * (num_layers - 1), out_channels]
-    parts: list[Module] = []
-    for width, following in pairwise(widths):
-        parts += [Linear(width, following), ReLU()]
-    return Sequential(*parts)
+    widths = [in_channels, *[hidden] * (check_integer("layers", num_layers, 1) - 1), out_channels]
+    return MLP(widths, norm=None, plain_last=False)
 
 
 def raw_norm_layer(name: str | None, width: int) -> Module | None:

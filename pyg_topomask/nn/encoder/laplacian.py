@@ -6,17 +6,9 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn import (
-    BatchNorm1d,
-    Linear,
-    Module,
-    ModuleList,
-    ReLU,
-    Sequential,
-    TransformerEncoder,
-    TransformerEncoderLayer,
-)
+from torch.nn import BatchNorm1d, Linear, Module, ModuleList, TransformerEncoder, TransformerEncoderLayer
 from torch_geometric.data import Data
+from torch_geometric.nn import MLP
 
 from pyg_topomask.checks import check_choice, check_heads
 from pyg_topomask.nn.encoder.base import Encoder, raw_norm_layer, relu_mlp
@@ -181,10 +173,10 @@ class SignNet(_EigenEncoder):
             raise ValueError(f"SignNet needs 'layers' ≥ 2 and 'post_layers' ≥ 1 (got {layers} and {post_layers})")
         self.sum_frequencies = model == "DeepSet"
         widths = [1, *[phi_hidden_dim] * (layers - 1), phi_out_dim]
-        self.phi = ModuleList(_NormedMLP(a, phi_hidden_dim, b, 2) for a, b in pairwise(widths))
+        self.phi = ModuleList(_normed_mlp(a, phi_hidden_dim, b, 2) for a, b in pairwise(widths))
         self.norms = ModuleList(BatchNorm1d(phi_hidden_dim) for _ in range(layers - 1))
         joined = phi_out_dim if self.sum_frequencies else phi_out_dim * max_freqs
-        self.rho = _NormedMLP(joined, phi_hidden_dim, channels, post_layers)
+        self.rho = _normed_mlp(joined, phi_hidden_dim, channels, post_layers)
 
     def forward(self, graph: Data) -> Tensor:
         """``[N, channels]``."""
@@ -202,17 +194,7 @@ class SignNet(_EigenEncoder):
         return self.rho(both.sum(dim=1) if self.sum_frequencies else both.flatten(1))
 
 
-class _NormedMLP(Module):
+def _normed_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> MLP:
     """Linear layers with a ReLU and then a batch norm between them."""
-
-    def __init__(self, in_channels: int, hidden: int, out_channels: int, num_layers: int) -> None:
-        super().__init__()
-        widths = [in_channels, *[hidden] * (num_layers - 1)]
-        self.hidden = ModuleList(Sequential(Linear(a, b), ReLU()) for a, b in pairwise(widths))
-        self.norms = ModuleList(BatchNorm1d(hidden) for _ in range(num_layers - 1))
-        self.last = Linear(widths[-1], out_channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for part, norm in zip(self.hidden, self.norms):
-            x = apply_norm(norm, part(x))
-        return self.last(x)
+    widths = [in_channels, *[hidden] * (num_layers - 1), out_channels]
+    return MLP(widths, act_first=True, norm_kwargs={"allow_single_element": True})

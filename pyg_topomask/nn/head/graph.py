@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import Linear, Module, Sequential, Unflatten
 from torch_geometric.data import Data
-from torch_geometric.nn.resolver import activation_resolver
+from torch_geometric.nn import MLP
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.dropout import Dropout
@@ -61,10 +61,8 @@ def san_graph_head(channels: int, out_channels: int, act: str = "relu", pool: st
     Raises:
         ValueError: If there are fewer than 4 channels.
     """
-    half, quarter = channels // 2, check_integer("channels", channels, 4) // 4
-    parts: list[Module] = [Linear(channels, half), Linear(half, quarter)]
-    hidden = [step for part in parts for step in (part, activation_resolver(act))]
-    return GraphHead(Sequential(*hidden, Linear(quarter, out_channels)), pool)
+    widths = [channels, channels // 2, check_integer("channels", channels, 4) // 4, out_channels]
+    return GraphHead(MLP(widths, act=act, norm=None), pool)
 
 
 def code_graph_head(channels: int, out_channels: int, pool: str = "mean") -> GraphHead:
