@@ -113,6 +113,11 @@ def block_layout(batch: Tensor) -> BlockLayout:
     return BlockLayout(size_groups(batch), batch.device)
 
 
+def layout_of(batch: Tensor | None, x: Tensor) -> BlockLayout:
+    """Layout of the graphs of ``batch``, or of one graph if it is :obj:`None`, with a node for each row of ``x``."""
+    return one_graph_layout(x.size(0), x.device) if batch is None else block_layout(batch)
+
+
 @lru_cache(maxsize=128)
 def one_graph_layout(num_nodes: int, device: torch.device) -> BlockLayout:
     """Layout of one graph. Repeated calls return the same object, so that results remembered for it are found."""

@@ -25,12 +25,14 @@ class BlockMeans(CompiledOp):
     ``q, k [N, H, R]`` are features without signs for the linear kernel, and ``v [N, H, D]`` are values. ``entry`` and
     ``bound [H or 1, S]`` are blocks (senders, receivers), at the places and for the nodes that the ``table`` of
     `BlockLayout.table` says. Without them, all entries are one; the mask bounds itself if there is no bound.
-    ``errors [N, H or 1]`` are those of entries by row.
+    ``errors [N, H or 1]`` are those of entries by row. Scores ``k_j . q_i`` are multiplied by ``scale``. If ``topk`` is
+    not 0, softmax attention reads the ``topk`` senders with the largest scores, the lower ones among equals, and graphs
+    have at most `MOST_SELECTED` nodes.
     """
 
     library, name = "blocks", "block_means"
     arrays = ("q", "k", "v", "entry?", "bound?", "errors?", "table")
-    numbers = MappingProxyType({"softmax": bool})
+    numbers = MappingProxyType({"softmax": bool, "scale": float, "topk": int})
     results, constant_results, keeps_results = ("out", "size"), 1, True
     differentiable = 5
     with_gaps = ("q", "k", "v")
@@ -43,7 +45,7 @@ class BlockMeans(CompiledOp):
         return int(rest[3][:, 1].square().sum()) * q.size(1) * (q.size(2) + v.size(2))
 
     def twin(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        *masks, errors, table, softmax = rest
+        *masks, errors, table, softmax, scale, topk = rest
         kernel, graphs = Kernel("softmax" if softmax else "linear"), sorted(table.tolist())
         batch = torch.repeat_interleave(torch.tensor([n for _, n, _, _ in graphs], device=q.device, dtype=torch.int64))
         problem = Problem(kernel, q, k, v, None if errors is None else SimpleNamespace(error=errors), batch)
@@ -56,8 +58,12 @@ class BlockMeans(CompiledOp):
             ]
             entry = v.new_ones(1, 1, n, n) if blocks[0] is None else blocks[0]
             bound = entry if blocks[1] is None else blocks[1]
-            qkv = (x[first : first + n].transpose(0, 1)[None] for x in (q, k, v))
-            sums, size = kernel.sums_in_blocks(entry, bound, *qkv)
+            receivers, *senders = (x[first : first + n].transpose(0, 1)[None] for x in (q, k, v))
+            if topk:
+                order = (senders[0] @ receivers.mT).argsort(dim=-2, descending=True, stable=True)
+                best = entry.new_zeros(order.shape).scatter(-2, order[..., :topk, :], 1.0)
+                entry, bound = entry * best, bound * best
+            sums, size = kernel.sums_in_blocks(entry, bound, receivers * scale, *senders)
             found.append(sums[0].transpose(0, 1))
             if errors is not None:
                 norms.append(problem.row_norm(size, bound)[0].transpose(0, 1))  # type: ignore[index]  # there are errors
@@ -67,27 +73,31 @@ class BlockMeans(CompiledOp):
         return problem.finish(sums, norm), size
 
     def examples(self) -> Iterator[tuple[Any, ...]]:
-        # First node, nodes, first entry and width; heads, features, channels, heads of the mask; signs, errors.
+        # First node, nodes, first entry, width; heads, features, channels, heads of the mask; signs, errors, best keys.
         apart, shared = [[2, 1, 0, 2], [0, 2, 4, 2]], [[n, 5, 0, 5] for n in (0, 5, 10)]
-        large = [[67, 3, 0, 4], [0, 67, 16, 70]]
+        large, full = [[67, 3, 0, 4], [0, 67, 16, 70]], [[64, 29, 0, 29], [0, 64, 841, 64]]
         for softmax in (False, True):
-            for rows, sizes, own, signs, error in (
-                (apart, (2, 2, 1), 2, True, None),
-                ([], (1, 2, 2), 0, False, None),
-                (shared, (2, 1, 1), 1, False, 1e-9),
-                (large, (3, 17, 9), 3, True, None),
-                (large, (3, 17, 9), 0, False, None),
+            for rows, sizes, own, signs, error, topk in (
+                (apart, (2, 2, 1), 2, True, None, 1),
+                ([], (1, 2, 2), 0, False, None, 0),
+                (shared, (2, 1, 1), 1, False, 1e-9, 0),
+                (large, (3, 17, 9), 3, True, None, 0),
+                (large, (3, 17, 9), 0, False, None, 0),
+                (full, (3, 17, 9), 0, False, None, 7),
             ):
                 heads, width, channels = sizes
                 nodes = sum(n for _, n, _, _ in rows)
                 q, k = torch.rand(2, nodes, heads, width, dtype=torch.float64)
+                q, k = (q, k) if topk < 2 else ((3 * q).round(), (3 * k).round())  # many scores are equal
                 v = torch.randn(nodes, heads, channels, dtype=torch.float64)
                 count = max((start + size**2 for _, _, start, size in rows), default=0)
                 entry = torch.randn(own, count, dtype=torch.float64)
                 masks = (entry, entry.abs() + 0.1) if signs else (entry.abs(), None) if own else (None, None)
                 errors = None if error is None else torch.full((nodes, 1), error, dtype=torch.float64)
                 table = torch.tensor(rows, dtype=torch.int64).view(-1, 4)
-                yield q, k, v, *masks, errors, table, softmax
+                yield q, k, v, *masks, errors, table, softmax, 0.7, topk if softmax else 0
 
 
+MOST_SELECTED = 64
+"""Nodes of a tile, `TILE` in blocks.cpp."""
 block_means = BlockMeans()

@@ -8,7 +8,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.attention.block_means import block_means
-from pyg_topomask.ops.blocks import block_layout, one_graph_layout
+from pyg_topomask.ops.blocks import layout_of
 from pyg_topomask.ops.segment import in_groups, ragged_ranges
 
 # Nodes of the largest graph up to which compiled code serves attention without a bias.
@@ -55,12 +55,12 @@ def segment_softmax_attention(
         same = None if batch is None else batch[:, None] == batch
         out = scaled_dot_product_attention(q, k, v, attn_mask=same, dropout_p=dropout, scale=scale)
         return out[0].transpose(0, 1)
-    layout = one_graph_layout(q.size(0), q.device) if batch is None else block_layout(batch)
+    layout = layout_of(batch, q)
     groups = layout.groups
     biases: tuple[Tensor, ...] = ()
     scale = q.size(-1) ** -0.5 if scale is None else scale
     if bias is None and not dropout and max(groups.num_nodes, default=0) <= _MOST_COMPILED:
-        given = q if scale == 1 else q * scale, k, v, None, None, None, layout.table(), True
+        given = q, k, v, None, None, None, layout.table(), True, scale, 0
         if 0 not in q.shape and 0 not in v.shape and block_means.refuses(*given) is None:
             return block_means(*given)[0]
     if bias is not None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, Entries, Rows, evaluate, row_errors
-from pyg_topomask.ops.blocks import BlockLayout, block_layout, one_graph_layout
+from pyg_topomask.ops.blocks import BlockLayout, layout_of
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import SizeGroups, segment_max, segment_sum, size_groups
@@ -217,7 +217,7 @@ class Problem:
     @property
     def layout(self) -> BlockLayout:
         """The graphs' blocks."""
-        return one_graph_layout(self.k.size(0), self.k.device) if self.batch is None else block_layout(self.batch)
+        return layout_of(self.batch, self.k)
 
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
         """Entries and bounds of each group of graphs of `layout`, ``[g or 1, H or 1, n, n]`` (senders, receivers); the

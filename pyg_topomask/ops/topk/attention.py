@@ -15,14 +15,18 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask.checks import check_integer
+from pyg_topomask.ops.attention.block_means import MOST_SELECTED, block_means
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, pairs_triton
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import PatternMask
 from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.ops.blocks import layout_of
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.topk.search import Kept, head_rows, search_keys
+from pyg_topomask.ops.segment import check_batch
+from pyg_topomask.ops.topk.search import Kept, check_finite, head_rows, search_keys
 
 
 @torch.compiler.disable
@@ -39,7 +43,8 @@ def topk_attention(
     r"""Softmax attention of each query to the ``topk`` keys of its graph with the largest inner products.
 
     Cost: that of `topk_inner_product`, and :math:`O(N (k + d))` memory. If ``topk`` is at least the size of a graph,
-    this is full softmax attention.
+    this is full softmax attention. On CPU, one compiled call serves a batch of graphs of at most 64 nodes. A larger
+    graph in the batch may therefore change the results of the others by rounding.
 
     Args:
         q, k: Queries and keys, shape ``[N, H, R]``; scores are scaled by :math:`1 / \sqrt R`.
@@ -60,6 +65,10 @@ def topk_attention(
     check_channels(q)
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
+        if backend == "auto" and not dropout:
+            out = _attend_in_blocks(q, k, values, topk, batch)
+            if out is not None:
+                return out.to(v.dtype)
         recompute = recompute and torch.is_grad_enabled() and not is_transformed()  # they have no rules for checkpoints
         heads_q, heads_k = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k))
         kept = search_keys(heads_q, heads_k, topk, batch, batch, backend, trim=True)
@@ -75,6 +84,21 @@ def topk_attention(
         else:
             out = attend(q, k, values)
     return out.to(v.dtype)
+
+
+def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor | None) -> Tensor | None:
+    """Search and attention in one compiled call, which serves small graphs; :obj:`None` if it does not serve."""
+    topk = check_integer("topk", topk, 1)
+    if batch is not None:
+        check_batch(batch, q.size(0))
+    if q.is_cuda or is_transformed() or 0 in q.shape or 0 in v.shape:
+        return None
+    layout = layout_of(batch, q)
+    given = q, k, v, None, None, None, layout.table(), True, q.size(-1) ** -0.5, min(topk, MOST_SELECTED)
+    if max(layout.groups.num_nodes) > MOST_SELECTED or block_means.refuses(*given) is not None:
+        return None
+    check_finite(q.detach(), k.detach())
+    return block_means(*given)[0]
 
 
 def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:

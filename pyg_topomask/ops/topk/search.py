@@ -135,7 +135,7 @@ def search_keys(
     With ``trim``, columns in which no graph has a key may be dropped, and on CUDA the order is that of the engine.
     """
     topk = check_integer("topk", topk, 1)
-    _check_finite(q, k)
+    check_finite(q, k)
     ptr_q, ptr_k = _offsets(q, k, batch_q, batch_k)
     if trim:
         topk = min(topk, max([_FREE_SLOTS, *(d - c for c, d in pairwise(ptr_k))]))
@@ -177,7 +177,7 @@ def _check_pair(q: Tensor, k: Tensor) -> None:
         )
 
 
-def _check_finite(q: Tensor, k: Tensor) -> None:
+def check_finite(q: Tensor, k: Tensor) -> None:
     """Refuse NaN, infinity, and numbers so large that a score may become either."""
     if q.numel() == 0 or k.numel() == 0:
         return

@@ -3,9 +3,9 @@
 //
 //   out_i = sum_j M_ji K_ji v_j / S_i,   S_i = sum_j B_ji K_ji
 //
-// over all senders j of the graph of the receiver i, with K_ji = k_j . q_i or its exponential, and the bounding mask
-// B >= |M|. The exponential is divided by that of the largest score of the receiver, which cancels. The backward pass
-// computes K again.
+// over all senders j of the graph of the receiver i, or those with the largest scores k_j . q_i, with K_ji a multiple of
+// the score or its exponential, and the bounding mask B >= |M|. The exponential is divided by that of the largest score of
+// the receiver, which cancels. The backward pass computes K again.
 //
 // Products are computed for square tiles of a block, which stay in the cache of the first level: no array of one number
 // per pair and head is formed. Every graph is computed by itself, so that no bit of it depends on the others.
@@ -33,6 +33,8 @@ template <class T>
 struct Problem {
     const Call& call;
     const bool is_softmax = call.integer(0), has_bound = call.has(BOUND);  // has_bound: or the mask bounds itself
+    const T scale = call.real(1);
+    const int64_t topk = call.integer(2);  // senders that a receiver reads; 0 for all
     const int64_t total = call.size(Q, 0), heads = call.size(Q, 1), width = call.size(Q, 2), channels = call.size(V, 2);
     const int64_t count = call.size(TABLE, 0), entries = call.size(ENTRY, 1);
     // Heads with numbers of their own.
@@ -63,6 +65,7 @@ struct Problem {
             if (!inside || !has_block || (own_heads != 1 && own_heads != heads)) throw Misfit{TABLE};
             most_nodes = std::max(most_nodes, x.nodes);
         }
+        if (topk && (!is_softmax || most_nodes > TILE)) throw Misfit{TABLE};
     }
 };
 
@@ -194,6 +197,22 @@ class Block {
     void scores(int64_t i, int64_t j) {
         std::fill(score.begin(), score.end(), T(0));
         add_product(keys.data() + j * kw, kw, 1, lanes(j), c.width, queries_by_column.data() + i, n, lanes(i), score.data(), TILE);
+        if (c.topk && c.topk < nodes) select();
+        for (int64_t l = 0; c.scale != T(1) && l < rows(j) * TILE; ++l) score[l] *= c.scale;
+    }
+
+    // Only the `topk` largest scores of each receiver remain, the lower sender among equals; all are in one tile.
+    void select() {
+        typedef typename Vec<T>::type Lanes;
+        for (int64_t l = 0; l < n; l += Vec<T>::L)
+            for (int64_t a = 0; a < nodes; ++a) {
+                const Lanes own = Vec<T>::load(&score[a * TILE + l]);
+                decltype(own > own) better = {};  // number of senders that come first; comparisons give 0 or -1
+                for (int64_t b = 0; b < a; ++b) better -= Vec<T>::load(&score[b * TILE + l]) >= own;
+                for (int64_t b = a + 1; b < nodes; ++b) better -= Vec<T>::load(&score[b * TILE + l]) > own;
+                Vec<T>::store(better < int32_t(c.topk) ? own : Lanes{} + NONE, &weight[a * TILE + l]);
+            }
+        std::swap(score, weight);
     }
 
     // The largest scores of receivers so far. Those before it remain in `factor`.
@@ -255,7 +274,7 @@ class Block {
             for (int64_t l = 0; grad_bound && l < count; ++l) grad_bound[place + l] += all[l] * x[l];
             for (int64_t l = 0; l < count; ++l) s[l] *= m[l];
             for (int64_t l = 0; c.has_bound && l < count; ++l) s[l] += b[l] * all[l];
-            for (int64_t l = 0; c.is_softmax && l < count; ++l) s[l] *= x[l];
+            for (int64_t l = 0; l < count; ++l) s[l] *= c.is_softmax ? x[l] * c.scale : c.scale;
         }
     }
 };
@@ -314,5 +333,5 @@ void run_all(const Problem<T>& c) {
 
 // The means, or, if there is a gradient, the gradients of those inputs that have room for one.
 EXPORTED int64_t block_means(const int64_t* block) {
-    return for_dtype(block, ARRAYS, 1, Q, [](const Call& call, auto zero) { run_all(Problem<decltype(zero)>(call)); });
+    return for_dtype(block, ARRAYS, 3, Q, [](const Call& call, auto zero) { run_all(Problem<decltype(zero)>(call)); });
 }
