@@ -5,16 +5,20 @@ from __future__ import annotations
 import copy
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch_geometric.data import Data
+from rich.table import Table
+from torch import Tensor
+from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import Attention, GPSNetwork
-from pyg_topomask.run.commands.show_path import path_table
-from pyg_topomask.run.commands.show_reach import draw_reach, reach_table
+from pyg_topomask.operators import OnesOperator
+from pyg_topomask.ops.attention import plan
+from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import load_dataset
@@ -28,11 +32,17 @@ from pyg_topomask.run.output.progress import Display, error_output, standard_out
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 from pyg_topomask.transforms.base import apply_all
-from pyg_topomask.viz import plot_mask
+from pyg_topomask.viz import plot_mask, plot_reach
 from pyg_topomask.viz.drawing import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_GRAPHS, _NUMBERS = 16, 2**22
+"""Number of graphs, and of entries of a mask that are computed for each head."""
+
+_HOPS = {"0": (0, 1), "1": (1, 2), "2": (2, 3), "3–4": (3, 5), "5–8": (5, 9), "9–16": (9, 17), "> 16": (17, 18)}
+"""Columns of the table, with their places among the shares."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +216,76 @@ def _draw_mask(view: View) -> Figure:
     with torch.no_grad(), refusing_graphs(view.config):
         operator = mask(data)
     return plot_mask(operator, data.edge_index, view.title, view.node, view.head if operator.heads else 0)
+
+
+def reach_of(view: View) -> dict[str, Tensor]:
+    """Share of a row's mass at 0, 1, … 16 hops and beyond, ``[H, 18]``, or ``[1, 18]`` if all heads are equal.
+
+    It is that of attention without a mask, that of the layer's mask before training and, if there is a checkpoint,
+    after training.
+
+    Raises:
+        NoPictureError: If the layer has no mask; the message says what to change.
+    """
+    if view.mask() is None:
+        raise view.missing("reach", "an attention with a mask", "GRF")
+    graph = Batch.from_data_list(view.graphs[:_GRAPHS])
+    masks: dict[str, Any] = {"no mask": lambda data: OnesOperator(data.batch), "untrained": view.mask()}
+    if view.untrained is not None:
+        masks |= {"untrained": replace(view, model=view.untrained).mask(), "trained": view.mask()}
+    with refusing_graphs(view.config):
+        rows = max(1, min(256, _NUMBERS // int(graph.num_nodes or 1)))
+        found = {name: reach(mask, graph, 16, rows).view(-1, 18) for name, mask in masks.items()}
+    return {name: by_head[:1] if (by_head == by_head[0]).all() else by_head for name, by_head in found.items()}
+
+
+def reach_table(view: View) -> Table:
+    """Shares of a row's mass by hop, and the mean number of hops, in which more than 16 count as 17."""
+    table = Table("mask", "head", *_HOPS, "mean", title=_title(view))
+    for name, by_head in reach_of(view).items():
+        for head, shares in enumerate(by_head):
+            cells = [f"{float(shares[start:stop].sum()):.2f}" for start, stop in _HOPS.values()]
+            table.add_row(name, str(head) if len(by_head) > 1 else "all", *cells, f"{float(mean_hops(shares)):.2f}")
+        table.add_section()
+    return table
+
+
+def draw_reach(view: View) -> Figure:
+    """The same as lines."""
+    return plot_reach(reach_of(view), _title(view))
+
+
+def _title(view: View) -> str:
+    name, graphs = literal(view.config.dataset.name), min(len(view.graphs), _GRAPHS)
+    return f"{name}, layer {view.layer}: share of a row's mass by hop, mean over {graphs} graphs"
+
+
+def path_table(view: View) -> Table:
+    """Estimated time of each engine of masked attention on a batch, or the reason why it cannot serve.
+
+    Raises:
+        RunError: If the layer has no masked attention; the message says what to change.
+    """
+    problems: list[plan.Problem] = []
+    with ExitStack() as stack, torch.no_grad():
+        layer = view.model.layers[view.layer]
+        layer.register_forward_pre_hook(lambda *_: stack.enter_context(plan.watched(problems.append)))
+        layer.register_forward_hook(lambda *_: stack.close())
+        view.model(Batch.from_data_list(view.graphs))
+    if not problems:
+        example = f"such as gt.layer_type=GCN+GRF (got {view.config.gt.layer_type})"
+        raise RunError(f"layer {view.layer} has no attention with a choice of engines, {example}")
+    title = f"{literal(view.config.dataset.name)}, layer {view.layer}: attention on {len(view.graphs)} graphs"
+    table = Table("engine", "path", "estimated ms", "reason", title=title)
+    for problem in problems:
+        with torch.no_grad():
+            chosen, reasons = plan.plan(problem), plan.explain(problem)
+        for name, reason in reasons.items():
+            cost = "" if isinstance(reason, str) else f"{reason / 1e6:.3g}"
+            why = reason if isinstance(reason, str) else "taken by path=auto" if name == chosen else ""
+            table.add_row(name, plan.ENGINES[name].path, cost, why)
+        table.add_section()
+    return table
 
 
 PICTURES: dict[str, Callable[[View], Figure]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,6 +98,56 @@ def read_results(folder: Path) -> dict[Path, dict[str, Any]]:
 def seed_and_split(result: Mapping[str, Any]) -> tuple[int, int]:
     """The seed and the number of the split, which together identify a result of a config."""
     return result["seed"], result["split_index"] or 0
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The finished seeds of one config.
+
+    Args:
+        name: Name of the config, followed by the seed if the run is a single seed's folder.
+        folder: The folder that contains the seeds, or the folder of a single seed.
+        config: The resolved config of the first seed.
+        results: The content of ``result.json`` by the folder of each seed, sorted by seed and split.
+        unfinished: Number of seeds that have been started and have no result.
+    """
+
+    name: str
+    folder: Path
+    config: Config
+    results: Mapping[Path, dict[str, Any]]
+    unfinished: int
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        """Wall time per epoch over all seeds, with validation and the final test."""
+        done = self.results.values()
+        return sum(result["wall_time_s"] for result in done) / max(1, sum(result["epochs"] for result in done))
+
+    def by_seed(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """The results by seed and split."""
+        return {seed_and_split(result): result for result in self.results.values()}
+
+
+def find_run(source: str | Path) -> FinishedRun:
+    """The run in a results folder, or in the folder of one seed.
+
+    Raises:
+        RunError: If there is none, or its files are damaged.
+    """
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        raise RunError(f"{source} is no folder; give a results folder, or the folder of a seed")
+    result = read_result(path)
+    if result is not None:
+        name = f"{path.resolve().parent.name}/{path.resolve().name}"
+        return FinishedRun(name, path, read_config(path / "config.yaml"), {path: result}, 0)
+    results = read_results(path)
+    if not results:
+        raise RunError(f"{path} contains no finished run: there is no result.json in it, nor in a folder of a seed")
+    started = sum((seed / "config.yaml").exists() for seed in seed_folders(path))
+    first = read_config(next(iter(results)) / "config.yaml")
+    return FinishedRun(path.resolve().name, path, first, results, started - len(results))
 
 
 def write_config(path: Path, config: Config) -> None:

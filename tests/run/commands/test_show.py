@@ -9,8 +9,7 @@ import yaml
 
 from pyg_topomask.ops.reach import mean_hops
 from pyg_topomask.run.cli import main
-from pyg_topomask.run.commands.show import PICTURES, load_view, picture
-from pyg_topomask.run.commands.show_reach import reach_of
+from pyg_topomask.run.commands.show import PICTURES, load_view, picture, reach_of
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.runner import run_config
 
