@@ -31,9 +31,8 @@ from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rou
 from pyg_topomask.run.output.saved import write_config
 from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
-from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
+from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, ReturnFreedMemory, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
-from pyg_topomask.run.training.freed_memory import ReturnFreedMemory
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.trainer import build_trainer, quiet
 from pyg_topomask.tensor_files import reason_of

@@ -8,7 +8,7 @@ import torch
 
 from pyg_topomask.run import process_memory, run_config, seed_run
 from pyg_topomask.run.process_memory import reset_peak
-from pyg_topomask.run.training import freed_memory
+from pyg_topomask.run.training import callbacks
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ from pyg_topomask.run.training import freed_memory
 )
 def test_memory_is_returned_at_twice_the_usual_or_when_little_is_left(monkeypatch, resident, available, left, returned):
     found, now = [], [0.0]
-    monkeypatch.setattr(freed_memory, "own_mib", lambda: now[0])
-    monkeypatch.setattr(freed_memory, "available_mib", lambda: available - now[0])
-    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: (found.append(now[0]), now.__setitem__(0, left)))
-    callback = freed_memory.ReturnFreedMemory()
+    monkeypatch.setattr(callbacks, "own_mib", lambda: now[0])
+    monkeypatch.setattr(callbacks, "available_mib", lambda: available - now[0])
+    monkeypatch.setattr(callbacks, "return_freed_memory", lambda: (found.append(now[0]), now.__setitem__(0, left)))
+    callback = callbacks.ReturnFreedMemory()
     for step in range(1, 61):
         now[0] = resident(step) if not found or left == 1200.0 else left
         callback.on_train_batch_end(None, None, None, None, step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 
 import torch
 from torch import Tensor
@@ -38,25 +37,14 @@ def weighted_cross_entropy(prediction: Tensor, target: Tensor, task: Task) -> Te
     return functional.cross_entropy(prediction, labels, weight=weight)
 
 
-def _error(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor, Task], Tensor]:
-    """A loss of differences, over the known targets."""
-
-    @wraps(function)  # so that `topomask list` shows its name
-    def loss(prediction: Tensor, target: Tensor, task: Task) -> Tensor:
-        known = ~target.isnan()
-        return function(prediction[known], target[known].to(prediction.dtype))
-
-    return loss
-
-
-LOSSES: dict[str, Callable[[Tensor, Tensor, Task], Tensor]] = {
+LOSSES: dict[str, Callable[..., Tensor]] = {
     "cross_entropy": cross_entropy,
     "weighted_cross_entropy": weighted_cross_entropy,
-    "l1": _error(functional.l1_loss),
-    "smoothl1": _error(functional.smooth_l1_loss),
-    "mse": _error(functional.mse_loss),
+    "l1": functional.l1_loss,
+    "smoothl1": functional.smooth_l1_loss,
+    "mse": functional.mse_loss,
 }
-"""Losses by name, called as ``loss(prediction, target, task)`` with results of ``Task.shaped`` and ``Task.target``."""
+"""Losses by name, called with results of ``Task.shaped`` and ``Task.target``, and, if they are of classes, the task."""
 
 
 _FITTING = {
@@ -86,4 +74,7 @@ def task_loss(name: str, prediction: Tensor, target: Tensor, task: Task) -> Tens
     """The loss of a batch; 0, with a gradient of zeros, if the batch has no known target."""
     if target.numel() == 0 or (target.is_floating_point() and bool(target.isnan().all())):
         return torch.nan_to_num(prediction).sum() * 0.0
+    if is_distance(name):
+        known = ~target.isnan()
+        return LOSSES[name](prediction[known], target[known].to(prediction.dtype))
     return LOSSES[name](prediction, target, task)

@@ -14,45 +14,38 @@ from pyg_topomask.run.training.ranking import CommonHits, LinkRanks, OwnNegative
 from pyg_topomask.run.training.scores import Scores, StoredScores, mean_or_nan
 
 
-class _Mean(Scores):
+class Mean(Scores):
     """One value, the mean over all items."""
 
     total: Tensor
     count: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
+        self.names = (name,)
         self.add_sums("total", "count")
+
+    def update(self, mean: Tensor, count: int) -> None:
+        """Add a batch: its mean, and its number of items."""
+        self.total = self.total + mean.double() * count
+        self.count = self.count + count
 
     def compute(self) -> dict[str, Tensor]:
         return {self.names[0]: self.total / self.count}
 
 
-class LossMean(_Mean):
-    """Mean of the loss over targets; updated by (mean loss of a batch, number of targets)."""
-
-    names = ("loss",)
-
-    def update(self, loss: Tensor, count: int) -> None:
-        self.total = self.total + loss.double() * count
-        self.count = self.count + count
-
-
-class WordScores(_Mean):
+class WordScores(Mean):
     """``f1`` of ogbg-code2, by OGB's evaluator: the mean over names of F1 between predicted and true words."""
 
-    names = ("f1",)
-
     def __init__(self, task: Task) -> None:
-        super().__init__()
+        super().__init__("f1")
         self.task = task
 
-    def update(self, prediction: Tensor, target: Tensor, graphs: Data) -> None:
+    def update(self, prediction: Tensor, target: Tensor, graphs: Data) -> None:  # type: ignore[override]
         """Add graphs: logits ``[B, positions, words]``, and the words of each name, ``graphs.words``."""
         evaluator = need("ogb.graphproppred", "the F1 of ogbg-code2").Evaluator("ogbg-code2")
         f1 = evaluator.eval({"seq_ref": graphs.words, "seq_pred": self.task.words(prediction)})["F1"]
-        self.total = self.total + f1 * len(graphs.words)
-        self.count = self.count + len(graphs.words)
+        super().update(torch.as_tensor(f1, device=prediction.device), len(graphs.words))
 
 
 class ClassScores(Scores):
@@ -205,7 +198,7 @@ def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Scores
     ``hits``, ``parts`` and ``words`` (by predictions, targets and the batch). The area under the curve of several
     classes stores every score, so it is computed only if it is ``metric_best``.
     """
-    metrics: dict[str, Scores] = {"loss": LossMean()}
+    metrics: dict[str, Scores] = {"loss": Mean("loss")}
     if task.kind in ("binary", "multiclass"):
         metrics["scores"] = ClassScores(task.num_classes, metric_best)
     if task.kind == "binary":

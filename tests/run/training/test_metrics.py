@@ -12,7 +12,7 @@ from pyg_topomask.run.training.metrics import (
     CommonHits,
     LabelAccuracy,
     LinkRanks,
-    LossMean,
+    Mean,
     PartScores,
     RankScores,
     RegressionScores,
@@ -221,7 +221,7 @@ def test_parts_of_shapes():
 
 
 def test_loss_is_a_mean_over_targets():
-    metric = LossMean()
+    metric = Mean("loss")
     metric.update(torch.tensor(1.0), 3)
     metric.update(torch.tensor(5.0), 1)
     assert float(metric.compute()["loss"]) == pytest.approx(2)

@@ -20,8 +20,8 @@ class ResampleNegatives(BaseTransform):
     many as positives, uniform over the pairs of two different nodes without an edge (OGB's link data sets). PyG's
     ``negative_sampling`` draws from Python's global generator, so it would not repeat.
 
-    A pair that is not allowed is redrawn up to ten times and then left out, because a small graph may have too few. The
-    draw is a function of (seed, epoch, graph) alone; loader workers see the epoch in shared memory.
+    A pair that is not allowed is drawn again, ten times at most, because a small graph may have too few. The draw is a
+    function of (seed, epoch, graph) alone; loader workers see the epoch in shared memory.
 
     Args:
         seed: Seed of the draws, which also depend on the epoch and the graph.
@@ -51,20 +51,18 @@ class ResampleNegatives(BaseTransform):
             base, size = torch.zeros_like(positive[0]), number**2
         else:
             taken, base, size = positive, number * positive[0].repeat_interleave(self.starts), number
-        known, drawn = (taken[0] * number + taken[1]).sort().values, base + _draw(size, base, generator)
+        known = (taken[0] * number + taken[1]).sort().values
+        drawn, refused = base, torch.ones_like(base, dtype=torch.bool)
         for _ in range(TRIES):
-            again = _is_refused(drawn, known)
-            if not bool(again.any()):
+            new = base + torch.randint(size, base.shape, generator=generator)
+            drawn = torch.where(refused, new, drawn)
+            refused = _is_refused(drawn, known)
+            if not bool(refused.any()):
                 break
-            drawn = torch.where(again, base + _draw(size, base, generator), drawn)
-        drawn = drawn[~_is_refused(drawn, known)]
+        drawn = drawn[~refused]
         data.edge_label_index = torch.cat([positive, torch.stack([drawn // number, drawn % number])], dim=1)
         data.edge_label = (torch.arange(data.edge_label_index.size(1)) < positive.size(1)).to(data.edge_label.dtype)
         return data
-
-
-def _draw(size: int, like: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randint(size, like.shape, generator=generator)
 
 
 def _is_refused(key: Tensor, known: Tensor) -> Tensor:
