@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import NonNegativeOperator
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
-from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.products.forest import Forest, build_forest
-from pyg_topomask.ops.products.trees import sweep_down, sweep_up
-from pyg_topomask.ops.segment import segments
+from pyg_topomask.ops.segment import segments, size_groups
+
+_NODES = 1024  # of a running sum
 
 
 class CausalOperator(NonNegativeOperator):
@@ -30,7 +31,8 @@ class CausalOperator(NonNegativeOperator):
     """
 
     def __init__(self, batch: Tensor, reverse: bool = False) -> None:
-        self.batch, self.reverse, self._chains = batch, reverse, _chains(batch)
+        segments(batch)  # checks it
+        self.batch, self.reverse = batch, reverse
         self.num_nodes, self.device, self.dtype = batch.numel(), batch.device, torch.get_default_dtype()
         self.num_multiply_adds = self.num_nodes
 
@@ -47,15 +49,16 @@ class CausalOperator(NonNegativeOperator):
         return cut_blocks(layout.share(lambda n: triangle(one.expand(n, n))), self.batch, layout)
 
     def _matmul(self, x: Tensor) -> Tensor:
-        chains, sweep = self._chains, sweep_up if self.reverse else sweep_down
-        return sweep(chains, x.index_select(0, chains.order)[:, None])[:, 0].index_select(0, chains.position)
+        groups = size_groups(self.batch)
+        parts = groups.split(x)
+        if self.reverse:
+            return groups.join([_running_sums(part.flip(1)).flip(1) for part in parts])
+        return groups.join([_running_sums(part) for part in parts])
 
 
-@once_per_batch
-def _chains(batch: Tensor) -> Forest:
-    """Each sequence as a path whose root is its first node."""
-    segments(batch)  # checks it
-    parent = torch.arange(batch.numel(), device=batch.device) - 1
-    first = torch.ones_like(batch, dtype=torch.bool)
-    first[1:] = batch.diff() != 0
-    return build_forest(torch.where(first, -1, parent))
+def _running_sums(x: Tensor) -> Tensor:
+    """Sums over the nodes up to each one, ``[g, n, *]``, of some nodes at a time, which stay in the cache."""
+    parts = [part.cumsum(1) for part in x.split(_NODES, 1)]
+    for before, part in pairwise(parts):
+        part += before[:, -1:]
+    return torch.cat(parts, dim=1)

@@ -9,20 +9,23 @@ from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator, common_heads
 from pyg_topomask.operators.parameters import parameter_dtype, per_head
 from pyg_topomask.ops.attention.mask import DenseBlocks
-from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, group_rows
+from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, identity_columns
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.products.forest import SiblingOrder, sibling_order
+from pyg_topomask.ops.products.forest import build_forest
 from pyg_topomask.ops.products.paths import path_product
-from pyg_topomask.ops.products.trees import meeting_depths, sweep_down
+from pyg_topomask.ops.products.trees import sweep_up
+
+TREE_PASSES = 6
+"""Multiply-adds per node and column of a product with a function of the paths in a forest."""
 
 
 class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
     r"""Mask :math:`M_{ij} = e^{a\,\mathrm{dist}(i, j) + b}` of path lengths in a forest; 0 between different trees.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.3, Lemma 3.5 and Appendix A.8. Cost of
-    ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`, in compiled code if there is a compiler. Without one, the
-    number of sequential steps is the number of levels of the forest, or about its square root for deep forests. No term
-    is subtracted, so growing masks (``a > 0``) lose no digits.
+    ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`, in compiled code if there is a compiler. Without one, it
+    takes as many passes as the logarithm of the forest's depth. No term is subtracted, so growing masks (``a > 0``)
+    lose no digits.
 
     Args:
         parent: Parent of each node, −1 for a root, in any order, shape ``[N]``.
@@ -35,7 +38,8 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
     """
 
     def __init__(self, parent: Tensor, length: Tensor, a: float | Tensor, b: float | Tensor) -> None:
-        self.parent, self._order = parent, sibling_order(parent)
+        build_forest(parent)  # checks it
+        self.parent = parent
         if length.shape != parent.shape:
             raise ValueError(
                 f"'length' must have the shape of 'parent', {list(parent.shape)} (got {list(length.shape)})"
@@ -45,7 +49,7 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
         (self.a, heads_a), (self.b, heads_b) = per_head("a", a, parent.device), per_head("b", b, parent.device)
         self.num_nodes, self.heads = parent.numel(), common_heads([heads_a, heads_b])
         self.dtype, self.device, self.numbers = parameter_dtype(length, a, b), parent.device, (length,)
-        self.num_multiply_adds = self.num_nodes * sweep_passes(self._order)
+        self.num_multiply_adds = self.num_nodes * TREE_PASSES
 
     @property
     def dense_blocks(self) -> DenseBlocks:
@@ -74,23 +78,19 @@ def tree_distances(parent: Tensor, length: Tensor | None, layout: BlockLayout) -
     """
     child = (parent >= 0).nonzero().squeeze(1)
     check_within_graphs(layout, child, parent.long().index_select(0, child))
-    tree, width = sibling_order(parent).tree, max(layout.groups.num_nodes, default=0)
-    length = (parent >= 0).double() if length is None else torch.where(parent < 0, 0, length)
-    meeting = meeting_depths(tree, layout.column, width, length)
-    depth = sweep_down(tree, length.index_select(0, tree.order)[:, None, None])[:, 0, 0].index_select(0, tree.position)
-    roots = group_rows(tree.root.index_select(0, tree.position) + 1, layout.groups)  # 0 where groups are padded
+    length = (parent >= 0).float() if length is None else torch.where(parent < 0, 0, length)
+    tree, columns = build_forest(parent), identity_columns(layout, length.dtype)
+    below = sweep_up(tree, columns[:, None])[:, 0]  # whether the column's node is below the row's one, or is this one
     result = []
-    for root, own, lower in zip(roots, group_rows(depth, layout.groups), column_blocks(layout, meeting)):
-        same_tree = (root[:, :, None] == root[:, None]) & (root > 0)[:, None]
-        result.append((torch.where(same_tree, own[:, :, None] + own[:, None] - 2 * lower, 0), same_tree))
+    for root, own, path in zip(*(layout.groups.split(x) for x in (tree.root + 1, length, below))):
+        path = path[..., : path.size(1)]  # [g, n, n]
+        meeting = (path * own[..., None]).mT @ path  # depth at which the paths from two nodes to their root meet
+        depth = meeting.diagonal(dim1=1, dim2=2)
+        same_tree = (root[:, :, None] == root[:, None]) & (root > 0)[:, None]  # 0 where groups are padded
+        result.append((torch.where(same_tree, depth[:, :, None] + depth[:, None] - 2 * meeting, 0), same_tree))
     return result
 
 
 def tree_block_work(sizes: list[int]) -> float:
     """What the distances of all pairs of nodes in graphs of these sizes cost, in multiply-adds of matrices."""
     return 40.0 * max(sizes, default=0) * sum(sizes)
-
-
-def sweep_passes(order: SiblingOrder) -> int:
-    """Multiply-adds per node and column of `forest_product`; each sweep makes two passes if there are bands."""
-    return 2 * sum(1 + bool(forest.bands) for forest in (order.tree, order.siblings)) + 2

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_choice
 from pyg_topomask.operators.base import SymmetricOperator
-from pyg_topomask.operators.forest import sweep_passes, tree_block_work, tree_distances
+from pyg_topomask.operators.forest import TREE_PASSES, tree_block_work, tree_distances
 from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products.centroid import centroid_plan, distance_product
-from pyg_topomask.ops.products.forest import sibling_order
 from pyg_topomask.ops.products.paths import hop_attention, hop_product
 from pyg_topomask.ops.products.trees import diameter
 
@@ -52,7 +51,7 @@ class TreeDistanceOperator(SymmetricOperator):
 
     def __init__(self, parent: Tensor, values: Tensor, method: str = "auto") -> None:
         check_choice("method", method, METHODS)
-        self.parent, self.values, self.numbers, self._order = parent, values, (values,), sibling_order(parent)
+        self.parent, self.values, self.numbers = parent, values, (values,)
         self.num_nodes, self.heads = parent.numel(), coefficient_heads("values", values)
         self.dtype, self.device = values.dtype, parent.device
         self._num_hops = min(values.size(-1) - 1, diameter(parent))
@@ -75,7 +74,7 @@ class TreeDistanceOperator(SymmetricOperator):
 
     @property
     def _histogram_work(self) -> int:
-        return self.num_nodes * (self._num_hops + 1) * sweep_passes(self._order)
+        return self.num_nodes * (self._num_hops + 1) * TREE_PASSES
 
     @property
     def _centroid_work(self) -> int:

@@ -5,7 +5,7 @@ import torch
 
 from pyg_topomask.ops.edge_sum import neighbour_sum
 from pyg_topomask.ops.gated_sum import gated_sum
-from pyg_topomask.ops.products.forest import build_forest, sibling_order
+from pyg_topomask.ops.products.forest import build_forest, sibling_forest
 from pyg_topomask.ops.products.trees import sibling_sum, sweep_down, sweep_up
 from pyg_topomask.ops.sparse import Pattern, permute_rows, sampled_product, spmm
 from pyg_topomask.testing.checks import check_forward_mode, check_reverse_mode
@@ -37,7 +37,7 @@ FUNCTIONS = {
     "up": lambda x, weight: sweep_up(build_forest(PARENT), x, weight),
     "down": lambda x, weight: sweep_down(build_forest(PARENT), x, weight),
     "shifted": lambda x, weight: sweep_up(build_forest(PARENT), x, weight, 1),
-    "siblings": lambda x: sibling_sum(sibling_order(PARENT), x),
+    "siblings": lambda x: sibling_sum(sibling_forest(PARENT), x),
     "gated": lambda *x: torch.cat(gated_sum(*x, MULTI)),
     "gated_scale": lambda *x: torch.cat(gated_sum(*x[:4], MULTI, x[4])),
 }

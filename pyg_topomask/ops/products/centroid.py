@@ -117,9 +117,9 @@ def _slices(plan: list[Terms], x: Tensor) -> Iterator[tuple[Terms, tuple[slice, 
 def centroid_plan(parent: Tensor) -> list[Terms]:
     """Decomposition of a forest given by each node's parent, computed once per batch. Raises as `build_forest`."""
     forest = build_forest(parent)
-    builder = _Builder(forest)
+    builder = _Builder(parent.numel())
     nodes = torch.arange(parent.numel(), device=parent.device)
-    link = (nodes >= forest.num_roots).long()  # whether the edge to the parent is in the node's component
+    link = (forest.depth > 0).long()  # whether the edge to the parent is in the node's component
     active = torch.ones_like(link)
     distance: Tensor | None = None  # to the centroid that was removed last
     while bool(active.any()):
@@ -140,8 +140,8 @@ def centroid_plan(parent: Tensor) -> list[Terms]:
 class _Builder:
     """Collects the matrices of all levels by kind and size."""
 
-    def __init__(self, forest: Forest) -> None:
-        self.forest = forest
+    def __init__(self, num_nodes: int) -> None:
+        self.num_nodes = num_nodes
         self.entries: dict[tuple[bool, int], list[tuple[Tensor, Tensor, int]]] = {}
         self.num_terms: dict[tuple[bool, int], int] = {}
 
@@ -155,7 +155,7 @@ class _Builder:
             chosen, key = exponent == power, (is_path, 2**power)
             label, term = torch.unique(component[chosen], return_inverse=True)
             row = (self.num_terms.get(key, 0) + term) * 2**power + position[chosen]
-            self.entries.setdefault(key, []).append((row, self.forest.order.index_select(0, node[chosen]), sign))
+            self.entries.setdefault(key, []).append((row, node[chosen], sign))
             self.num_terms[key] = self.num_terms.get(key, 0) + label.numel()
 
     def finish(self) -> list[Terms]:
@@ -165,7 +165,7 @@ class _Builder:
             row, order = torch.cat([row for row, _, _ in entries]).sort(stable=True)
             col = torch.cat([col for _, col, _ in entries]).index_select(0, order)
             sign = torch.cat([torch.full_like(row, sign, dtype=torch.int8) for row, _, sign in entries])
-            pattern = Pattern(row, col, self.num_terms[is_path, size] * size, self.forest.order.numel())
+            pattern = Pattern(row, col, self.num_terms[is_path, size] * size, self.num_nodes)
             plan.append(Terms(is_path, size, pattern, sign.index_select(0, order[pattern.transposed[1]])))
         return plan
 

@@ -19,7 +19,7 @@ from pyg_topomask.limits import limits
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.native.op import CompiledOp, Entry
-from pyg_topomask.ops.products.forest import build_forest, sibling_order
+from pyg_topomask.ops.products.forest import build_forest
 from pyg_topomask.ops.products.slices import SlicedAttention, with_all_columns
 from pyg_topomask.ops.products.trees import forest_product, hop_counts
 
@@ -40,7 +40,7 @@ def path_product(parent: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     r"""Product with :math:`M_{ij} = \prod_e g_e` over the edges of the path from ``j`` to ``i``; 0 between trees.
 
     Args:
-        parent: Parent of each node, −1 for a root, shape ``[N]``; `sibling_order` accepts it.
+        parent: Parent of each node, −1 for a root, shape ``[N]``; `build_forest` accepts it.
         x: Shape ``[N, H, C]``.
         weight: Weight :math:`g` of the edge to the parent, shape ``[N, H]`` or ``[N, 1]``, with the dtype of ``x``.
             Weights of roots are ignored.
@@ -97,12 +97,11 @@ def _preorder(parent: Tensor) -> tuple[Tensor, Tensor]:
 
 def _plain(x: Tensor, weight: Tensor, parent: Tensor, by_hop: bool) -> Tensor:
     """The products in plain torch."""
-    order = sibling_order(parent)
     if not by_hop:
-        return forest_product(order, x, weight)
+        return forest_product(parent, x, weight)
 
     def sums(x: Tensor) -> Tensor:
-        counts = hop_counts(order, x.flatten(1), weight.size(1) - 1)
+        counts = hop_counts(parent, x.flatten(1), weight.size(1) - 1)
         return torch.einsum("hk,nkhc->nhc", weight, counts.unflatten(2, x.shape[1:]))
 
     step = max(1, limits.slice_numbers // 4 // max(x.size(0) * x.size(1) * weight.size(1), 1))

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.products import forest as forest_module
 from tests.distances import forest_distances
 
 
@@ -30,11 +29,10 @@ def forest(request):
     return parent, length, forest_distances(parent, length), forest_distances(parent)
 
 
-@pytest.fixture(params=["compiled", "one band", "bands"])
+@pytest.fixture(params=["compiled", "plain"])
 def _code(request, monkeypatch):
-    """Products over forests in compiled code, and in plain torch with forests as they are or cut into bands."""
-    if request.param != "compiled":
+    """Products over forests in compiled code, and in plain torch."""
+    if request.param == "plain":
         monkeypatch.setenv("TOPOMASK_NATIVE", "0")
-        monkeypatch.setattr(forest_module, "_MOST_LEVELS", 64 if request.param == "one band" else 2)
     elif loader.missing("forest"):
         pytest.skip("needs a C++ compiler")

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from pyg_topomask.operators.forest import tree_distances
+from pyg_topomask.ops.blocks import one_graph_layout
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products import paths
-from pyg_topomask.ops.products.forest import build_forest, sibling_order
+from pyg_topomask.ops.products.forest import build_forest, sibling_forest
 from pyg_topomask.ops.products.paths import hop_product, path_product
-from pyg_topomask.ops.products.trees import diameter, meeting_depths, sweep_down, sweep_up
+from pyg_topomask.ops.products.trees import diameter, sweep_down, sweep_up
 from tests.ops.products.conftest import parents
 
 TOL = {"rtol": 1e-12, "atol": 1e-12}
@@ -88,15 +90,13 @@ def test_parents_that_changed_after_the_check_are_refused(value, message):
 
 
 @each_code
-def test_meeting_depths_give_all_distances(forest):
+def test_distances_of_all_pairs(forest):
     parent, length, distance, hops = forest
-    order = build_forest(parent)
-    length = torch.where(parent < 0, 0, length)
-    meeting = meeting_depths(order, torch.arange(40), 40, length)
-    depth = sweep_down(order, length[order.order][:, None, None])[order.position, 0, 0]
     same = distance.isfinite()
-    torch.testing.assert_close((depth[:, None] + depth - 2 * meeting)[same], distance[same], **TOL)
-    assert (meeting[~same] == 0).all()
+    for lengths, wanted in ((length, distance), (None, hops)):
+        ((got, same_tree),) = tree_distances(parent, lengths, one_graph_layout(40, parent.device))
+        assert torch.equal(same_tree[0], same)
+        torch.testing.assert_close(got[0].double(), torch.where(same, wanted, 0).double(), **TOL)
     assert diameter(parent) == int(hops[same].max())
 
 
@@ -110,8 +110,8 @@ def test_sweeps_are_each_others_transpose(forest):
 
 @pytest.mark.parametrize("kind", ["path", "star"])
 def test_no_forest_takes_a_step_for_each_node(kind):
-    for forest in sibling_order(parents(kind, 10_000))[:2]:  # the star's children are a path of siblings
-        assert len(forest.starts) + len(forest.top_starts) < 210
+    for build in (build_forest, sibling_forest):  # the star's children are a path of siblings
+        assert len(build(parents(kind, 10_000)).jumps) < 15
 
 
 @pytest.mark.parametrize(
