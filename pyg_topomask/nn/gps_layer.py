@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import warn_once
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.graph_attributes import graph_of, one_line, requirements_of
@@ -116,7 +114,7 @@ class GPSLayer(Resettable):
         return _listed(self.conv)
 
     @property
-    def attentions(self) -> list[Module]:
+    def attentions(self) -> list[Any]:
         """The attentions; there may be none or several."""
         return _listed(self.attn)
 
@@ -153,21 +151,19 @@ class GPSLayer(Resettable):
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with the attributes `requires`. If nothing is required, it may be left out.
             carry: The carry that the previous layer returned, for attentions that have one. The first layer takes
-                `initial_carry`. Without it, attention starts from its initial carry, with a warning.
+                `initial_carry`. Without it, attention starts from its initial carry, and in a stack that is another
+                model.
             **conv_kwargs: Further arguments of the convolution, such as ``edge_attr``.
 
         Returns:
             ``x``, or ``(x, edge_attr)`` if the convolution updates edges. With a carry, ``(that, carry)``.
-
-        Raises:
-            ValueError: If the attention has no carry or another kind of carry.
         """
         if batch is None and graph is not None:
             batch = graph.get("batch")
         if graph is None and self.attentions and not self.requires:
             graph = graph_of(edge_index, x.size(0), batch, None)
         local, edges = self._local(x, edge_index, batch, conv_kwargs)
-        distant, next_carries = self._global(x, batch, graph, self._carries(carry))
+        distant, next_carries = self._global(x, batch, graph, carry)
         branches = local + distant
         out = sum(branches[1:], branches[0]) if branches and not self.pre_norm else sum(branches, x)
         if self.mlp is not None and self.pre_norm:
@@ -198,11 +194,13 @@ class GPSLayer(Resettable):
         return branches, edges
 
     def _global(
-        self, x: Tensor, batch: Tensor | None, graph: Data | None, carries: list[Any]
+        self, x: Tensor, batch: Tensor | None, graph: Data | None, carry: Any
     ) -> tuple[list[Tensor], list[Any]]:
         """The branches of the attentions, and their carries for the next layer."""
         branches, next_carries = [], []
-        for attn, norm, given in zip_longest(self.attentions, _listed(self.norm_attn), carries):
+        attentions = self.attentions
+        carries = carry if isinstance(self.attn, ModuleList) and carry is not None else [carry] * len(attentions)
+        for attn, norm, given in zip_longest(attentions, _listed(self.norm_attn), carries):
             nodes = self._branch_input(norm, x, batch)
             if given is None:
                 update = attn(nodes, batch, graph)
@@ -218,23 +216,6 @@ class GPSLayer(Resettable):
     def _branch_output(self, norm: Module | None, update: Tensor, x: Tensor, batch: Tensor | None) -> Tensor:
         """The update of a branch; without ``pre_norm``, it is added to ``x`` and normalised."""
         return self.dropout(update) if self.pre_norm else apply_norm(norm, self.dropout(update, x), batch)
-
-    def _carries(self, carry: Any) -> list[Any]:
-        """The carry of each attention, or None. Raises ValueError if ``carry`` does not fit the attentions."""
-        attentions = self.attentions
-        if carry is None:
-            _warn_without_carry(attentions)
-            return [None] * len(attentions)
-        carries = carry if isinstance(self.attn, ModuleList) else [carry]
-        if not isinstance(carries, list) or len(carries) != len(attentions):
-            raise ValueError(
-                f"'carry' must have the form that initial_carry(num_graphs) returns: for {len(attentions)} attentions "
-                f"a list of as many (got {type(carry).__name__})"
-            )
-        for part, given in zip(attentions, carries):
-            if given is not None and not has_carry(part):
-                raise ValueError(f"{type(part).__name__} carries nothing from layer to layer; leave out 'carry'")
-        return carries
 
     def __repr__(self) -> str:
         return f"GPSLayer({self.channels}, conv={one_line(self.conv)}, attn={one_line(self.attn)})"
@@ -275,18 +256,3 @@ def _listed(part: Module | None) -> list[Any]:
     if part is None:
         return []
     return list(part) if isinstance(part, ModuleList) else [part]
-
-
-def _warn_without_carry(attentions: Sequence[Module]) -> None:
-    """Warn if an attention starts from its initial carry although an earlier layer may have passed one on."""
-    carrying = next((part for part in attentions if has_carry(part)), None)
-    if carrying is not None and not torch.compiler.is_compiling():
-        name = type(carrying).__name__
-        warn_once(
-            f"{name} without carry",
-            f"{name} passes a carry from layer to layer, but this GPSLayer was called without "
-            "'carry'. In a stack, that is another model. Give the first layer carry=layer.initial_carry(num_graphs) "
-            "and every other layer the carry that the layer before it returned, or use GPSStack or GPSModel, which "
-            "also share the parameters that belong to all layers",
-            stacklevel=6,  # the line that calls the layer
-        )

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.attention.base import Attention, Tied
+from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.gps_layer import GPSLayer, Part
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.mask.heat import times_read_together
@@ -86,7 +86,7 @@ class GPSStack(Resettable, ModuleList):
                         "last of them only: let 'attn' return a new one for each layer"
                     )
                 seen.add(part)
-                if isinstance(part, Tied) and first.setdefault(key, part) is not part:
+                if hasattr(part, "tie") and first.setdefault(key, part) is not part:
                     part.tie(first[key])
 
     def __iter__(self) -> Iterator[GPSLayer]:

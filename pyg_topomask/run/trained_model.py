@@ -10,7 +10,6 @@ from torch.nn import Module
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.nn.dynamic_walks import redraw_walks
 from pyg_topomask.run.check import name_problems
 from pyg_topomask.run.config import Config
@@ -134,6 +133,6 @@ class RunTransform(BaseTransform):
 
     def _follow_attention(self, data: Data) -> Data:
         walks = next(step for step in self.sampling if isinstance(step, AddRandomWalks))
-        layer = next(part for part in self.model.modules() if isinstance(part, EdgeAttention))
+        layer = next(part for part in self.model.modules() if hasattr(part, "edge_attention"))
         device = next(self.model.parameters()).device
         return redraw_walks([data], walks, 0, layer, lambda batch: self.model(batch.to(device)), batch_size=1)[0]

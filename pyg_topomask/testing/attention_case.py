@@ -119,7 +119,8 @@ class AttentionCase:
     def test_is_the_definition(self) -> None:
         if type(self).reference is AttentionCase.reference:
             pytest.skip("the case defines no reference")
-        attn, batch = self.build().double(), self._batch()
+        attn: Any = self.build().double()
+        batch = self._batch()
         x, carry = self._input(batch.num_nodes).requires_grad_(), None
         inputs = [x, *attn.parameters()]
         if has_carry(attn):

@@ -1,11 +1,9 @@
-import warnings
-
 import pytest
 import torch
 from torch.nn import Linear
 from torch_geometric.nn import GCNConv
 
-from pyg_topomask.nn import GPSLayer, GPSStack, GRFAttention, MaskedAttention, PrimphormerAttention
+from pyg_topomask.nn import GPSLayer, GRFAttention, MaskedAttention
 from pyg_topomask.nn.norm import NORMS
 from pyg_topomask.testing import GRAPHS
 from tests.nn.gps_cases import Carrying, Conv, batch_of, by_hand, randomise
@@ -84,34 +82,8 @@ def test_carry_goes_from_layer_to_layer():
     torch.testing.assert_close(handed, 1 + sums)
     assert torch.equal(edges, 2 * edge_attr)
     torch.testing.assert_close(out, layer.conv(x, batch.edge_index, edge_attr)[0] + 3 * x + (1 + sums)[batch.batch])
-    with pytest.warns(UserWarning, match="Carrying passes a carry from layer to layer"):
-        afresh = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)[0]
+    afresh = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)[0]
     torch.testing.assert_close(out - afresh, torch.ones_like(out))
-
-
-def test_carries_that_do_not_fit_are_refused():
-    graph, x = batch_of(), torch.randn(13, 8)
-    both = GPSLayer(8, attn=[Carrying(), MaskedAttention(8)])
-    start = both.initial_carry(3)
-    for wrong in (start[:1], start[0], (*start,)):
-        with pytest.raises(ValueError, match="for 2 attentions a list of as many"):
-            both(x, graph.edge_index, graph.batch, graph, wrong)
-    for layer, carry in ((both, [start[0], start[0]]), (GPSLayer(8, attn=MaskedAttention(8)), start[0])):
-        with pytest.raises(ValueError, match="MaskedAttention carries nothing"):
-            layer(x, graph.edge_index, graph.batch, graph, carry)
-
-
-def test_a_layer_without_its_carry_warns_once_and_says_what_to_pass():
-    graph, x = batch_of(), torch.randn(13, 8)
-    layers = [GPSLayer(8, attn=PrimphormerAttention(8)) for _ in range(2)]
-    with pytest.warns(UserWarning, match=r"carry=layer.initial_carry\(num_graphs\)") as caught:
-        layers[0](x, graph.edge_index, graph.batch, graph)
-    assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        layers[1](x, graph.edge_index, graph.batch, graph)
-        layers[0](x, graph.edge_index, graph.batch, graph, layers[0].initial_carry(3))
-        GPSStack(8, 2, attn=lambda _: PrimphormerAttention(8))(x, graph.edge_index, graph.batch, graph)
 
 
 def test_hooks_of_the_feed_forward_part_run_and_change_nothing():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -51,10 +51,12 @@ class Attention(Described):
 
     * **Graph attributes.** ``requires`` names the attributes that the graph must carry.
     * **Edge features.** ``edge_dim`` is the width of ``graph.edge_attr`` if the attention reads it, else :obj:`None`.
-    * **Carry** (protocol `Carrying`). An attention that passes state to the same attention of the next layer has
+    * **Carry.** An attention that passes state to the same attention of the next layer has
       ``initial_carry(num_graphs)``. Called with ``carry=``, it returns ``(x, carry)``. Called without, it uses the
       initial carry and returns ``x``.
-    * **Shared parameters** (protocol `Tied`). ``tie(first)`` makes a layer share parameters with an earlier one.
+    * **Shared parameters.** ``tie(first)`` makes a layer share parameters with an earlier one of the same class.
+    * **Attention along edges.** ``edge_attention(x, edge_index)`` gives the weight of each edge among the edges of its
+      first node, ``[E]``, for layer inputs ``x``. The walks of dynamic GKAT follow it.
     * **Tokens.** ``accepts_tokens`` says whether the attention works with class tokens, which are nodes that the tables
       of the graph do not number. By default, it does if it requires no attributes.
     * **Loss.** A class whose ``adds_loss`` is true sets ``self.auxiliary_loss`` to a scalar in each forward pass.
@@ -210,19 +212,6 @@ class Attention(Described):
         """Split a projection ``[N, parts · C]`` into parts of shape ``[N, H, D]``, such as queries, keys and values."""
         return x.view(x.size(0), parts, self.heads, self.channels // self.heads).unbind(dim=1)
 
-    def _check_tie(self, first: Any, *settings: str) -> None:
-        """Refuse to share parameters with another class, or with other values of these settings."""
-        if not isinstance(first, type(self)):
-            raise TypeError(
-                f"{type(self).__name__} layers can be tied to each other only (got a {type(first).__name__})"
-            )
-        own, other = ([getattr(part, name) for name in settings] for part in (self, first))
-        if own != other:
-            names, got, earlier = (" and ".join(map(str, parts)) for parts in (map(repr, settings), own, other))
-            raise ValueError(
-                f"all layers must have the same {names}, since they share parameters (got {got} after {earlier})"
-            )
-
     def __getstate__(self) -> dict[str, Any]:
         # The last loss belongs to an autograd graph, which can neither be copied nor pickled.
         return {**self.__dict__, "auxiliary_loss": None}
@@ -233,33 +222,9 @@ def _with_first(change: Callable[[Tensor], Tensor], result: Any) -> Any:
     return (_with_first(change, result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
 
 
-@runtime_checkable
-class Carrying(Protocol):
-    """An attention that passes state from layer to layer."""
-
-    def initial_carry(self, num_graphs: int) -> Any:
-        """The carry of the first layer."""
-
-
-def has_carry(part: Module) -> TypeGuard[Carrying]:
-    """Whether a module is `Carrying`; unlike `isinstance` with a protocol, ``torch.compile`` traces this."""
+def has_carry(part: Module) -> bool:
+    """Whether an attention passes state from layer to layer, by the method ``initial_carry(num_graphs)``."""
     return hasattr(part, "initial_carry")
-
-
-@runtime_checkable
-class Tied(Protocol):
-    """An attention whose layers share parameters."""
-
-    def tie(self, first: Any) -> None:
-        """Share the parameters of ``first``, the attention of an earlier layer. Raises TypeError and ValueError."""
-
-
-@runtime_checkable
-class EdgeAttention(Protocol):
-    """An attention that can score edges alone, for the walks of dynamic GKAT."""
-
-    def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Softmax weight of each edge among the edges of its first node, shape ``[E]``, for layer inputs ``x``."""
 
 
 def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | None) -> Tensor | None:

@@ -119,12 +119,7 @@ class SANAttention(Attention):
         """Share the vector that replaces the features of non-edges with ``first``, the attention of an earlier layer.
 
         :class:`~pyg_topomask.nn.GPSStack` calls this. Without ``edge_dim``, each layer keeps its own vector.
-
-        Raises:
-            TypeError: If ``first`` is of another class.
-            ValueError: If it has another ``edge_dim`` or ``full_graph``.
         """
-        self._check_tie(first, "edge_dim", "full_graph")
         if self.absent is not None:
             self.absent_vector = first.absent_vector  # type: ignore[assignment]
 
@@ -171,7 +166,8 @@ class SANAttention(Attention):
 
     def _non_edge_tensors(self, x: Tensor) -> tuple[Tensor, ...] | None:
         """Queries and keys of non-edges, ``[N, H, D]``, and the vector that replaces an edge's, ``[1, H, D]``."""
-        if self.absent_qk is None or self.absent_vector is None:  # without 'full_graph'
+        if self.absent_qk is None:
             return None
+        assert self.absent_vector is not None  # exists with 'full_graph', which all layers of a stack must share
         vector = self.absent_vector if self.absent is None else self.absent(self.absent_vector)
         return *self._split_heads(self.absent_qk(x), 2), *self._split_heads(vector[None], 1)

@@ -11,7 +11,6 @@ from inspect import signature
 
 from pyg_topomask.nn import Attention
 from pyg_topomask.nn.attention import EVERY_ATTENTION
-from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.nn.parameter_groups import mask_parameters
 from pyg_topomask.run.config.base import PARTS, ReadIf
 from pyg_topomask.run.config.load import ParsedConfig
@@ -75,7 +74,7 @@ class Conditions:
 
     def edge_attention(self, key: str) -> bool:
         """An attention gives weights to the edges, which walks can follow."""
-        return any(issubclass(cls, EdgeAttention) for cls in self.attentions.values())
+        return any(hasattr(cls, "edge_attention") for cls in self.attentions.values())
 
     def learned_mask(self, key: str) -> bool:
         """A mask has parameters."""

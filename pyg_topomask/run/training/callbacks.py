@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.nn.dynamic_walks import redraw_walks, walks_along
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import Served
@@ -110,7 +109,7 @@ class RedrawWalks(pl.Callback):
 
     def _redraw(self, served: Served, pl_module: Any, epoch: int) -> list[Data]:
         model: Module = pl_module.model
-        layer = next(part for part in model.modules() if isinstance(part, EdgeAttention))
+        layer = next(part for part in model.modules() if hasattr(part, "edge_attention"))
         pl_module.share_buffers()
         modes = {part: part.training for part in model.modules()}
         model.eval()

@@ -8,7 +8,7 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.utils import from_networkx
 
 from pyg_topomask.expressivity import distinguishes
-from pyg_topomask.nn import GPSModel, GPSStack, MaskedAttention, PrimphormerAttention, auxiliary_loss
+from pyg_topomask.nn import GPSModel, GPSStack, PrimphormerAttention, auxiliary_loss
 from tests.nn.gps_cases import batch_of
 
 
@@ -32,16 +32,10 @@ def test_layers_of_a_model_share_one_matrix():
         assert torch.equal(other(*arguments), model(*arguments))
 
 
-def test_layers_that_cannot_be_tied_are_refused():
+def test_layers_that_share_a_loss_are_refused():
     shared = PrimphormerAttention(8)
     with pytest.raises(ValueError, match="several layers have the same PrimphormerAttention, whose auxiliary loss"):
         GPSStack(8, 2, attn=lambda layer: shared)
-    for setting in ({"rank": 3}, {"num_virtual": 9}):
-        sizes = [{"num_virtual": 4, "rank": 4}, {"num_virtual": 4, "rank": 4} | setting]
-        with pytest.raises(ValueError, match=r"same 'num_virtual' and 'rank'.*after 4 and 4"):
-            GPSModel(4, 8, 2, 2, attn=lambda n, sizes=sizes: PrimphormerAttention(8, **sizes[n]))
-    with pytest.raises(TypeError, match=r"tied to each other only.*MaskedAttention"):
-        PrimphormerAttention(8).tie(MaskedAttention(8))
 
 
 def test_the_loss_needs_a_gradient_in_training_only():
