@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,14 +122,13 @@ def run_config(
 
 @contextmanager
 def _sole_writer(folder: Path) -> Iterator[None]:
-    with ExitStack() as held:
-        try:
-            held.enter_context(locked(folder, wait=False))
-        except BlockingIOError:
-            raise RunError(
-                f"another process is writing {folder}; wait until it has ended, or choose another --out or name_tag"
-            ) from None
-        yield
+    try:
+        with locked(folder, wait=False):
+            yield
+    except BlockingIOError:
+        raise RunError(
+            f"another process is writing {folder}; wait until it has ended, or choose another --out or name_tag"
+        ) from None
 
 
 def _seed_runs(config: Config, folder: Path, name: str, repeat: int) -> list[SeedRun]:

@@ -110,9 +110,11 @@ class SeedRun:
         if is_main():
             best = headline(metrics, self.config.metric_best)
             write_curves(self.folder / "curves.png", recorder.rows, recorder.best_epoch, self.title, best)
-        times = {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": round(recorder.elapsed(), 3)}
+        best_epoch, seconds = recorder.best_epoch, recorder.elapsed()
+        times = {"best_epoch": best_epoch, "epochs": job.done, "wall_time_s": round(seconds, 3)}
         text = self._write_result(metrics, module, splits, times)
-        job.finish(f"{text} (best epoch: {recorder.best_epoch}, counted from 0)")
+        job.remove()
+        display.print(f"{self.title}: done in {seconds:.1f} s  {text} (best epoch: {best_epoch}, counted from 0)")
 
     def _write_result(
         self, metrics: dict[str, float], module: GraphModule, splits: Splits, times: dict[str, float]

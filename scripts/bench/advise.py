@@ -15,8 +15,7 @@ import torch
 from _measure import CONFIGS, bench_parser, described, in_fresh_process, machine, markdown, save_json
 from runner import Watch, watched_run
 
-from pyg_topomask.run.advise.candidates import candidates
-from pyg_topomask.run.commands.advise import advise
+from pyg_topomask.run.commands.advise import advise, candidates
 from pyg_topomask.run.config.load import load
 
 DATASETS = ("ENZYMES", "PROTEINS", "NCI1", "peptides-func", "Cora", "CiteSeer")

@@ -9,11 +9,14 @@ from typing import Any
 
 from rich.console import Console, Group
 
-from pyg_topomask.run.advise.candidates import candidates
+from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.trial import Trial, draw_sample, run_trial
+from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import read_features
-from pyg_topomask.run.errors import RunError, storage_errors
+from pyg_topomask.run.errors import RunError, did_you_mean, storage_errors
+from pyg_topomask.run.model.attentions import MASK_KEY
+from pyg_topomask.run.model.build import convs_of
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.output.report import titled_table
 from pyg_topomask.run.process_memory import available_mib, resident_mib
@@ -28,6 +31,9 @@ Predicted from trials on this machine. Nothing is said about accuracy.
 s/epoch: training and validation. s before: walks, edges, trees and encodings, once.
 memory MiB: peak of the process, or of tensors on the GPU.
 hops: mean under the mask of the first layer before training; over 16 count as 17."""
+
+_OWN_MASKS = ("grf", "rwgnk")
+"""Masks of GRF and GKAT, which are attentions already; they are not tried a second time as masks."""
 
 _PATIENCE = 120.0  # seconds that a trial may take in addition to ten times its time, such as to compile code
 _SAFETY = 0.8  # share of the available memory that a trial may take
@@ -111,3 +117,36 @@ def as_text(found: Mapping[str, Trial]) -> Group:
 
 def _seconds(value: float) -> str:
     return f"{value:,.{3 if value < 1 else 1}f}"
+
+
+def candidates(config: Config, only: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Message passing alone, every attention, and every mask, beside the convolutions of a config.
+
+    Returns:
+        By a name such as ``KMIP``, ``Masked:heat`` or ``none``, what to add to the config, as on the command line.
+
+    Args:
+        config: The config.
+        only: Names to keep; all if empty.
+
+    Raises:
+        RunError: If a name is unknown.
+    """
+    convs = "+".join(convs_of(config)) or "None"
+    layers: dict[str, tuple[str, str | None]] = {} if convs == "None" else {"none": ("None", None)}
+    layers |= {name: (name, "none" if name == "Linear" else None) for name in ATTENTION if name != "Masked"}
+    layers |= {f"Masked:{mask}": ("Masked", mask) for mask in MASK if mask not in _OWN_MASKS}
+    unknown = next((name for name in only if name not in layers), None)
+    if unknown is not None:
+        choices = ", ".join(layers)
+        raise RunError(
+            f"--attention: nothing is called {unknown!r}; there are {choices}." + did_you_mean(unknown, layers)
+        )
+    found = {}
+    for name in only or layers:
+        attention, mask = layers[name]
+        settings = [f"gt.layer_type={convs}+{attention}"]
+        settings += [f"{MASK_KEY}={mask}"] if mask is not None and mask != config.topomask.mask else []
+        settings += [] if config.model.type in ("GPSModel", "MultiModel") else ["model.type=GPSModel"]
+        found[name] = settings
+    return found

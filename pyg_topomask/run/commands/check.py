@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyg_topomask.run.check import notes_of
-from pyg_topomask.run.config.schema import all_keys
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.pretrained import has_run
 from pyg_topomask.run.runner import check_config
@@ -51,9 +50,6 @@ def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate files and folders from ``key=value`` entries."""
     overrides = [token for token in tokens if "=" in token and not os.path.exists(token)]
     configs = [token for token in tokens if token not in overrides]
-    key = next((token for token in configs if token in all_keys() and not os.path.exists(token)), None)
-    if key is not None:
-        raise RunError(f"{key} is a key, not a file: 'check' takes settings as {key}=VALUE")
     if not configs:
         raise RunError("'check' needs a config file or folder")
     return configs, overrides
@@ -62,8 +58,6 @@ def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
 def _files(configs: Sequence[str]) -> list[Path]:
     files: list[Path] = []
     for name in configs:
-        if not name:
-            raise RunError("the name of a config is empty: 'check' takes files, or folders such as '.'")
         path, is_folder = Path(name), os.path.isdir(name)
         found = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml")) if is_folder else [path]
         if not found:

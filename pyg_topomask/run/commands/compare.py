@@ -15,7 +15,7 @@ from scipy import stats
 from pyg_topomask.run.config.schema import LOWER_IS_BETTER
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.output.progress import standard_output
-from pyg_topomask.run.output.report import DEVIATION, PERCENT, format_metric, headline, titled_table
+from pyg_topomask.run.output.report import DEVIATION, PERCENT, format_metric, headline, summarize, titled_table
 from pyg_topomask.run.output.saved import FinishedRun, find_run
 
 CONFIDENCE = 0.95
@@ -54,11 +54,6 @@ class Comparison:
     kind: str = "seeds"
 
     @property
-    def title(self) -> str:
-        """What the table shows."""
-        return f"{self.dataset}: mean ± {DEVIATION} over {self.kind}, at the best validation epoch"
-
-    @property
     def caption(self) -> list[str]:
         """How to read the table, a line each."""
         line = f"{'Lower' if self.metric in LOWER_IS_BETTER else 'Higher'} is better."
@@ -73,7 +68,8 @@ def main(arguments: Namespace, rest: list[str]) -> int:
     found = columns(comparison)
     costs = {name: found.pop(name) for name in _COSTS if name in found}
     console = standard_output()
-    console.print(titled_table(comparison.title, found, "\n".join(comparison.caption)))
+    title = f"{comparison.dataset}: mean ± {DEVIATION} over {comparison.kind}, at the best validation epoch"
+    console.print(titled_table(title, found, "\n".join(comparison.caption)))
     console.print(titled_table("Costs", {"run": found["run"], **costs}, ""))
     return 0
 
@@ -151,20 +147,19 @@ def _splits(run: FinishedRun) -> set[int]:
 
 
 def _row(run: FinishedRun, name: str, baseline: FinishedRun, metric: str) -> Row:
-    results, key = list(run.results.values()), f"test_{metric}"
-    if any(key not in result["metrics"] for result in results):
+    summary, key = summarize(name, "", list(run.results.values()), metric), f"test_{metric}"
+    if key not in summary["metrics"]:
         raise RunError(f"{run.folder} has no {key}, because it is of another version; run it again")
-    values = np.array([result["metrics"][key] for result in results])
-    peaks = {kind: [result[f"peak_{kind}"] for result in results] for kind in ("memory_mib", "cuda_mib")}
+    found, count = summary["metrics"][key], len(run.results)
     return {
         "name": name,
-        "seeds": len(values),
-        "mean": float(values.mean()),
-        "std": float(values.std()) if len(values) > 1 else None,
+        "seeds": count,
+        "mean": found["mean"],
+        "std": found["std"] if count > 1 else None,
         **_difference(run, baseline, key),
-        "parameters": results[0]["num_parameters"],
-        "seconds_per_epoch": run.seconds_per_epoch,
-        **{kind: max((peak for peak in found if peak is not None), default=None) for kind, found in peaks.items()},
+        "parameters": summary["num_parameters"],
+        "seconds_per_epoch": summary["wall_time_s"]["total"] / max(1, sum(summary["epochs"])),
+        **{kind: summary[f"peak_{kind}"] for kind in ("memory_mib", "cuda_mib")},
     }
 
 
@@ -227,7 +222,4 @@ def _whole(value: float | None) -> str:
 
 def _signed(metric: str, value: float | None) -> str:
     """A difference of two values of a metric, with its sign."""
-    if value is None:
-        return "–"
-    text = format_metric(metric, value).replace("-", "−")
-    return text if text.startswith("−") else f"+{text}"
+    return "–" if value is None else format_metric(metric, value, sign="+").replace("-", "−")

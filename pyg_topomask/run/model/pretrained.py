@@ -13,7 +13,7 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import plain_name
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.budget import with_width
-from pyg_topomask.run.output.saved import read_config
+from pyg_topomask.run.output.saved import differences, read_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 
 HEAD = "head."
@@ -92,20 +92,15 @@ def refuse_other_split(config: Config) -> None:
     """
     path = find_checkpoint(config)
     finished = read_config(path.parent / "config.yaml")
-    if _data_of(finished) != _data_of(config):
+    here, there = config.dataset, finished.dataset
+    if (here.format, plain_name(here)) != (there.format, plain_name(there)):  # names have several spellings
         return
-    there, here = _split_of(finished), _split_of(config)
-    other = [f"{key} is {there.get(key)} there and {here.get(key)} here" for key in here if there.get(key) != here[key]]
+    other = differences(_split_of(config), _split_of(finished))
     if other:
         raise RunError(
             f"pretrained.dir: {path.parent} was trained on another split of {config.dataset.name} "
             f"({', '.join(other)}), so its training set may be tested; give a run with this split, or choose its"
         )
-
-
-def _data_of(config: Config) -> tuple[str, str]:
-    """The format and the name of a data set, however the name is spelled."""
-    return config.dataset.format, plain_name(config.dataset)
 
 
 def _split_of(config: Config) -> dict[str, Any]:

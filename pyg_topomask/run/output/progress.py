@@ -36,7 +36,7 @@ class Job:
 
     def __init__(self, display: Display, title: str, total: int) -> None:
         self.display, self.title, self.total, self.done = display, title, total, 0
-        self._start = self._printed = time.perf_counter()
+        self._printed = time.perf_counter()
         self._task = display.progress.add_task(title, total=total, note="")
 
     def update(self, done: int, note: str = "") -> None:
@@ -48,14 +48,8 @@ class Job:
             self._printed = now
             self.display.print(f"{self.title}: {done}/{self.total}  {note}".rstrip())
 
-    def finish(self, note: str = "") -> None:
-        """Replace the bar by a final line."""
-        self.remove()
-        seconds = time.perf_counter() - self._start
-        self.display.print(f"{self.title}: done in {seconds:.1f} s  {note}".rstrip())
-
     def remove(self) -> None:
-        """Remove the line of a job that is of no interest once it is done."""
+        """Remove the line of a job that is done."""
         self.display.progress.remove_task(self._task)
 
 

@@ -27,10 +27,10 @@ DEVIATION = "standard deviation (population)"
 """What follows ``±`` in the tables."""
 
 
-def format_metric(name: str, value: float, std: float | None = None) -> str:
-    """A metric's value as text, such as ``78.10 ± 0.42``; in percent for accuracies."""
+def format_metric(name: str, value: float, std: float | None = None, sign: str = "") -> str:
+    """A metric's value as text, such as ``78.10 ± 0.42``; in percent for accuracies, with any sign if that is ``+``."""
     scale, digits = (100, 2) if name in PERCENT else (1, 4)
-    return f"{scale * value:.{digits}f}" + (f" ± {scale * std:.{digits}f}" if std is not None else "")
+    return f"{scale * value:{sign}.{digits}f}" + (f" ± {scale * std:.{digits}f}" if std is not None else "")
 
 
 def headline(metrics: Mapping[str, Any], metric_best: str) -> str:

@@ -118,12 +118,6 @@ class FinishedRun:
     results: Mapping[Path, dict[str, Any]]
     unfinished: int
 
-    @property
-    def seconds_per_epoch(self) -> float:
-        """Wall time per epoch over all seeds, with validation and the final test."""
-        done = self.results.values()
-        return sum(result["wall_time_s"] for result in done) / max(1, sum(result["epochs"] for result in done))
-
     def by_seed(self) -> dict[tuple[int, int], dict[str, Any]]:
         """The results by seed and split."""
         return {seed_and_split(result): result for result in self.results.values()}

@@ -4,7 +4,6 @@ import pytest
 from rich.console import Console
 
 from pyg_topomask.nn import ATTENTION, MASK
-from pyg_topomask.run.advise.candidates import candidates
 from pyg_topomask.run.advise.trial import run_trial
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import advise as command
@@ -45,7 +44,7 @@ def test_a_line_has_costs_or_a_problem(tiny_file, monkeypatch):
 @pytest.mark.parametrize("given", ["none", "heat"])
 def test_every_attention_and_mask_is_a_candidate(tiny, given):
     changes = [f"topomask.mask={given}"]
-    tried = candidates(load(tiny, changes).config)
+    tried = command.candidates(load(tiny, changes).config)
     found = {name: load(tiny, [*changes, *settings]).config for name, settings in tried.items()}
     names = {"none", *ATTENTION, *(f"Masked:{mask}" for mask in MASK)}
     assert {*found} == names - {"Masked", "Masked:grf", "Masked:rwgnk"}
