@@ -24,29 +24,45 @@ template <class T>
 class LinearMeans {
    public:
     explicit LinearMeans(const Call& call) : call(call) {
-        for (int64_t g = 0; g < graphs; ++g) {
-            first_part.push_back(parts.size());
-            const int64_t size = ptr[g + 1] - ptr[g], equal = (size + MOST_PARTS - 1) / MOST_PARTS;
-            const int64_t step = std::max(LEAST_PART, (equal + TILE - 1) / TILE * TILE);
-            for (int64_t i = 0; i < size; i += step) parts.push_back({g, ptr[g] + i, ptr[g] + std::min(i + step, size)});
+        for (const bool large : {false, true}) {
+            for (int64_t g = 0; g < graphs; ++g) {
+                const int64_t size = ptr[g + 1] - ptr[g], equal = (size + MOST_PARTS - 1) / MOST_PARTS, first = parts.size();
+                const int64_t step = std::max(LEAST_PART, (equal + TILE - 1) / TILE * TILE);
+                for (int64_t i = 0; i < size && large == (size > step); i += step)
+                    parts.push_back({first, ptr[g] + i, ptr[g] + std::min(i + step, size)});
+            }
+            if (!large) whole = parts.size();
         }
-        first_part.push_back(parts.size());
     }
 
-    void forward() {
-        const Array<T> state = sum_products(k, &LinearMeans::read_values);
-        for_tiles([&](int64_t, const Tile& tile, Work& w) {
+    // A graph of one part stays with one thread, and its states in the caches.
+    void run() {
+        parallel(call.threads(), whole, [&](int64_t p, int64_t thread) { run({p, p + 1, 1, thread}); });
+        if (whole < int64_t(parts.size())) run({whole, int64_t(parts.size()), call.threads(), 0});
+    }
+
+   private:
+    struct Range {  // parts, and the threads that compute them
+        int64_t begin, end, threads, first_thread;
+    };
+
+    void run(const Range& range) { grad ? backward(range) : forward(range); }
+
+    void forward(const Range& range) {
+        const Array<T> state = sum_products(range, k, &LinearMeans::read_values);
+        for_tiles(range, [&](int64_t, const Tile& tile, Work& w) {
             read(q, R, tile, wide_r, w.r.data());
-            multiply(w.r, wide_r, R, &state[offset(tile)], wide_d, tile.count, w.d);
+            multiply(w.r, wide_r, R, &state[tile.state], wide_d, tile.count, w.d);
             divide(tile, w.d.data());
         });
     }
 
-    void backward() {
-        const Array<T> state_t = transposed(sum_products(k, &LinearMeans::read_values));
-        const Array<T> grad_state = sum_products(q, &LinearMeans::read_gradients), grad_state_t = transposed(grad_state);
-        for_tiles([&](int64_t, const Tile& tile, Work& w) {
-            const int64_t first = offset(tile);
+    void backward(const Range& range) {
+        const Array<T> state_t = transposed(sum_products(range, k, &LinearMeans::read_values));
+        const Array<T> grad_state = sum_products(range, q, &LinearMeans::read_gradients);
+        const Array<T> grad_state_t = transposed(grad_state);
+        for_tiles(range, [&](int64_t, const Tile& tile, Work& w) {
+            const int64_t first = tile.state;
             read_gradients(tile, w.d.data());
             multiply(w.d, wide_d, D + 1, &state_t[first], wide_r, tile.count, w.r);
             write(w.r.data(), wide_r, R, grad_q, tile);
@@ -59,16 +75,15 @@ class LinearMeans {
         });
     }
 
-   private:
     static constexpr int64_t TILE = 64;  // nodes whose arrays stay in the nearest caches
     static constexpr int64_t LEAST_PART = 1024, MOST_PARTS = 64;
     static constexpr T LEAST_SIZE = std::numeric_limits<T>::min() * T(1 << 14);  // as in `Problem.finish`
 
-    struct Part {  // nodes of a graph
-        int64_t graph, begin, end;
+    struct Part {  // nodes of a graph, and the first part of the graph
+        int64_t first, begin, end;
     };
-    struct Tile {  // nodes of a graph, and a head
-        int64_t graph, head, begin, count;
+    struct Tile {  // nodes of a graph, a head, and the place of their state
+        int64_t head, begin, count, state;
     };
     struct Work {  // rows of a tile, padded to whole vectors
         Array<T> r, d;
@@ -87,17 +102,20 @@ class LinearMeans {
     const T* grad = call.optional<const T>(GRAD, {N, H, D});  // of the output; null in the forward pass, like what follows
     T *grad_q = call.optional<T>(GRAD_Q, {N, H, R}), *grad_k = call.optional<T>(GRAD_K, {N, H, R});
     T* grad_v = call.optional<T>(GRAD_V, {N, H, D});
-    std::vector<Part> parts;
-    std::vector<int64_t> first_part;  // of each graph
+    std::vector<Part> parts;  // first those of graphs of one part, which are `whole`
+    int64_t whole = 0;
     std::vector<Work> work{size_t(std::max<int64_t>(call.threads(), 1)), Work(wide_r, wide_d)};  // of each thread
 
-    // Calls run(part, tile, work) for all tiles; those of a part in their order.
+    // Calls run(number of the part, tile, work) for all tiles; those of a part in their order.
     template <class F>
-    void for_tiles(const F& run) {
-        parallel(call.threads(), parts.size(), [&](int64_t p, int64_t thread) {
-            for (int64_t i = parts[p].begin; i < parts[p].end; i += TILE)
-                for (int64_t h = 0; h < H; ++h)
-                    run(p, Tile{parts[p].graph, h, i, std::min(TILE, parts[p].end - i)}, work[thread]);
+    void for_tiles(const Range& range, const F& run) {
+        parallel(range.threads, range.end - range.begin, [&](int64_t number, int64_t thread) {
+            const Part& part = parts[range.begin + number];
+            for (int64_t i = part.begin; i < part.end; i += TILE)
+                for (int64_t h = 0; h < H; ++h) {
+                    const int64_t state = ((part.first - range.begin) * H + h) * area;
+                    run(number, Tile{h, i, std::min(TILE, part.end - i), state}, work[range.first_thread + thread]);
+                }
         });
     }
 
@@ -125,28 +143,26 @@ class LinearMeans {
         }
     }
 
-    // The sums over each graph of a^T b for rows of R numbers and of D + 1, [wide_r, wide_d], each at its `offset`.
-    Array<T> sum_products(const Rows<const T>& a, Reader read_b) {
-        Array<T> sums(parts.size() * H * area);
-        for_tiles([&](int64_t p, const Tile& tile, Work& w) {
+    // The sums over each graph of a^T b for rows of R numbers and of D + 1, [wide_r, wide_d], each at its place.
+    Array<T> sum_products(const Range& range, const Rows<const T>& a, Reader read_b) {
+        Array<T> sums((range.end - range.begin) * H * area);
+        for_tiles(range, [&](int64_t number, const Tile& tile, Work& w) {
             read(a, R, tile, wide_r, w.r.data()), (this->*read_b)(tile, w.d.data());
-            T* to = &sums[(p * H + tile.head) * area];
+            T* to = &sums[(number * H + tile.head) * area];
             add_product(w.r.data(), 1, wide_r, whole_tiles(R), tile.count, w.d.data(), wide_d, wide_d, to, wide_d);
         });
-        for (int64_t g = 0; g < graphs; ++g)
-            for (int64_t p = first_part[g] + 1; p < first_part[g + 1]; ++p)
-                for (int64_t i = 0; i < H * area; ++i) sums[first_part[g] * H * area + i] += sums[p * H * area + i];
+        for (int64_t p = range.begin; p < range.end; ++p) {
+            T *to = &sums[(parts[p].first - range.begin) * H * area], *from = &sums[(p - range.begin) * H * area];
+            for (int64_t i = 0; to != from && i < H * area; ++i) to[i] += from[i];
+        }
         return sums;
     }
 
-    int64_t offset(const Tile& tile) const { return (first_part[tile.graph] * H + tile.head) * area; }
-
     Array<T> transposed(const Array<T>& from) const {
         Array<T> to(from.size());
-        for (int64_t g = 0; g < graphs; ++g)
-            for (int64_t m = first_part[g] * H * area, h = 0; first_part[g] < first_part[g + 1] && h < H; ++h, m += area)
-                for (int64_t i = 0; i < R; ++i)
-                    for (int64_t j = 0; j <= D; ++j) to[m + j * wide_r + i] = from[m + i * wide_d + j];
+        for (size_t m = 0; m < from.size(); m += area)
+            for (int64_t i = 0; i < R; ++i)
+                for (int64_t j = 0; j <= D; ++j) to[m + j * wide_r + i] = from[m + i * wide_d + j];
         return to;
     }
 
@@ -176,7 +192,6 @@ class LinearMeans {
 // The means and their sizes, or, if there is a gradient, the gradients of those inputs that have room for one.
 EXPORTED int64_t linear_means(const int64_t* block) {
     return for_dtype(block, ARRAYS, 0, Q, [](const Call& call, auto zero) {
-        LinearMeans<decltype(zero)> means(call);
-        call.has(GRAD) ? means.backward() : means.forward();
+        LinearMeans<decltype(zero)>(call).run();
     });
 }
