@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from math import prod
 
 import torch
@@ -13,7 +12,7 @@ from pyg_topomask.checks import check_grid_shape
 from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
-from pyg_topomask.ops.products.kronecker import grid_heat, grid_multiply_adds, kronecker, path_kernel
+from pyg_topomask.ops.products.kronecker import grid_heat, grid_kernel, grid_multiply_adds
 
 # Rounding error of an entry in machine epsilons; no entry exceeds 1.
 _ROUNDING = 8.0
@@ -24,9 +23,8 @@ class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperat
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4, Eq. 4, and Section 4.1. The closed form that
     the paper gives for grids is valid for hypercubes (:class:`HypercubeHeatOperator`). Cost of ``op @ x`` for ``x`` of
-    shape ``[N, C]``: :math:`O(N C \sum_i n_i)` for short axes. Along a long axis, each node reads only its
-    neighbourhood if heat does not get beyond about 110 nodes, in :math:`O(N C \lambda)`; otherwise, cosine transforms
-    take :math:`O(N C \log N)`.
+    shape ``[N, C]``: :math:`O(N C \sum_i n_i)` for axes of up to 256 nodes. A longer axis takes Fourier transforms,
+    :math:`O(N C \log n_i)`.
 
     Args:
         grid_shape: ``(n_1, …, n_d)``, nodes in row-major order.
@@ -51,8 +49,7 @@ class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperat
         return _ROUNDING * torch.finfo(self.dtype).eps
 
     def _kernel(self) -> Tensor:
-        paths = {size: path_kernel(self.time, size) for size in set(self.grid_shape)}
-        return reduce(kronecker, (paths[size] for size in self.grid_shape)).to(self.dtype)
+        return grid_kernel(self.time, self.grid_shape).to(self.dtype)
 
     def _product(self, x: Tensor) -> Tensor:
         return grid_heat(self.time, x, self.grid_shape)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
-from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
-from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
-from pyg_topomask.ops.products.kronecker import hypercube_heat, hypercube_kernel, hypercube_multiply_adds
+from pyg_topomask.operators.grid_heat import GridHeatOperator
 
 
-class HypercubeHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperator):
+class HypercubeHeatOperator(GridHeatOperator):
     r"""Heat kernel :math:`M = \exp(-\lambda L)` of a hypercube, whose neighbouring nodes differ in one bit.
 
     .. math:: M_{ij} = \left(\frac{1 + e^{-2 \lambda}}{2}\right)^{dim} \tanh(\lambda)^{\mathrm{Hamming}(i, j)}
+
+    It is the grid whose axes have two nodes, and its entries are exact up to rounding.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4.1, after Kondor and Lafferty, 2002.
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C \log N)`.
@@ -30,14 +29,8 @@ class HypercubeHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsO
 
     def __init__(self, dim: int, time: float | Tensor, num_graphs: int = 1) -> None:
         self.dim = check_integer("dim", dim, 0)
-        self.time, heads = per_head("time", time)
-        check_time(self.time)
-        super().__init__(2**self.dim, num_graphs, heads)
-        self.dtype, self.device = parameter_dtype(time), self.time.device
-        self.num_multiply_adds = self.num_graphs * hypercube_multiply_adds(self.dim)
+        super().__init__((2,) * self.dim or (1,), time, num_graphs)
 
-    def _kernel(self) -> Tensor:
-        return hypercube_kernel(self.time, self.dim).to(self.dtype)
-
-    def _product(self, x: Tensor) -> Tensor:
-        return hypercube_heat(self.time, x, self.dim)
+    @property
+    def error(self) -> float:
+        return 0.0

@@ -75,7 +75,7 @@ class TestEqualGraphs(OperatorCase):
         self.graphs = {"one": lattice(*self.shape)}
         if "transform" in request.param:
             monkeypatch.setattr(toeplitz, "_MATRIX_SPEED", 0)
-            monkeypatch.setattr(kronecker, "_CUBE_AXES", 2)
+            monkeypatch.setattr(kronecker, "_MOST_JOINED", 4)
 
     def copies(self, data):
         return data.num_nodes // int(torch.tensor(self.shape).prod())
@@ -94,6 +94,7 @@ class TestEqualGraphs(OperatorCase):
 @pytest.mark.parametrize("shape", [(1,), (1, 1), (2, 3, 4), (700,)])
 def test_grids_of_one_node_and_long_paths(shape, most_dense, monkeypatch):
     monkeypatch.setattr(kronecker, "_MOST_DENSE", most_dense)
+    monkeypatch.setattr(kronecker, "_MOST_JOINED", min(most_dense, 32))
     x = torch.randn(2 * math.prod(shape), 40, dtype=torch.float64)  # more columns than are transformed together
     weight = torch.randn(*(2 * n - 1 for n in shape), dtype=torch.float64)
     wanted = torch.block_diag(*[entries(weight, shape)] * 2) @ x
