@@ -52,7 +52,7 @@ WAITS |= {"equal", "_linalg_eigh"}
 FREE = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "lift_fresh", "_unsafe_view"}
 FREE |= {"_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe", "_assert_async", "resize_", "detach"}
 ON_HOST = {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"}  # take tensors of both devices
-SIZES = {"PAIRS", "HEADS", "WIDTH", "CHANNELS", "QUERIES", "KEYS", "DIM"}
+SIZES = {"PAIRS", "CUT", "HEADS", "WIDTH", "CHANNELS", "SIZE", "QUERIES", "KEYS", "DIM"}
 """Constants that Triton wants as powers of two."""
 
 
@@ -195,7 +195,7 @@ class AsIfCuda(TorchDispatchMode):
             with _disable_current_modes(), torch.enable_grad():
                 given = [_inner(x) for x in inputs]
                 first = [x if x is None else x.detach().requires_grad_() for x in given[: engine.differentiable]]
-                out = engine.twin(*first, *given[engine.differentiable :])
+                out, _ = engine.twin(*first, *given[engine.differentiable :])
                 if not grads:
                     _inner(results[0]).copy_(out.detach())
                     return

@@ -38,8 +38,8 @@ from pyg_topomask.testing.graphs import GRAPHS
 
 TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64"}
 TYPES |= {torch.bfloat16: "*bf16", torch.float16: "*fp16"}
-HALF = ("q", "k", "v", "grad_q", "grad_k", "grad_v")
-SIZES = ("DIM", "WIDTH", "CHANNELS", "HEADS")
+HALF = ("q", "k", "v", "grad_q", "grad_k", "grad_v", "array")
+SIZES = ("DIM", "WIDTH", "CHANNELS", "HEADS", "SIZE")
 SHOWN = (*SIZES, "KERNEL", "DROPPED")
 
 Launch = tuple[str, str, tuple[Any, ...], dict[str, Any]]
@@ -59,10 +59,11 @@ def launches() -> dict[tuple[Any, ...], Launch]:
                     _, kernel, given, constants = launch
                     flags = {key: bool(x) if key == "DROPPED" else x for key, x in constants.items() if key != "SCALE"}
                     found.setdefault((kernel, *sorted(flags.items()), *(x is None for x in given)), launch)
-    for module, kernel, given, constants in list(found.values())[:3]:  # of `GKATConv`, which is in no config
+    on_pairs = [launch for launch in found.values() if "KERNEL" in launch[3]]
+    for module, kernel, given, constants in on_pairs[:3]:  # of `GKATConv`, which is in no config
         found[kernel, "additive"] = module, kernel, given, constants | {"KERNEL": 2}
     for key, launch in list(found.items()):
-        if "CHANNELS" in launch[3]:  # attention on pairs
+        if launch[1] != "search_block":
             found[key, "half"] = in_half(launch)
     return found
 
@@ -96,12 +97,14 @@ def compiled(launch: Launch, sm: int) -> dict[str, Any]:
     names = [key for key in kernel.arg_names if key not in constants]
     types, fixed, attributes = dict.fromkeys(constants, "constexpr"), dict(constants), {}
     for key, x in zip(names, given, strict=True):
-        if x is None or (not isinstance(x, Tensor) and x == 1):
+        place = kernel.arg_names.index(key)
+        special = not kernel.params[place].do_not_specialize
+        if x is None or (special and not isinstance(x, Tensor) and x == 1):
             types[key], fixed[key] = "constexpr", x
             continue
         types[key] = TYPES[x.dtype] if isinstance(x, Tensor) else "i64" if abs(x) >= 2**31 else "i32"
-        if isinstance(x, Tensor) or x % 16 == 0:
-            attributes[(kernel.arg_names.index(key),)] = [["tt.divisibility", 16]]
+        if isinstance(x, Tensor) or (special and x % 16 == 0):
+            attributes[(place,)] = [["tt.divisibility", 16]]
     begin = time.perf_counter()
     source = ASTSource(kernel, {key: types[key] for key in kernel.arg_names}, fixed, attributes)
     made = triton.compile(source, GPUTarget("cuda", sm, 32))
@@ -127,7 +130,7 @@ def widest(found: list[Launch]) -> list[Launch]:
     """The launch whose programs hold the most numbers: for each kernel and kind of scores, of one head and of more."""
     kept: dict[tuple[Any, ...], Launch] = {}
     for launch in sorted(found, key=lambda launch: prod(launch[3].get(key, 1) for key in SIZES)):
-        kept[launch[1], launch[3].get("KERNEL"), launch[3].get("HEADS", 1) > 1, launch[2][1].dtype] = launch
+        kept[launch[1], launch[3].get("KERNEL"), launch[3].get("HEADS", 1) > 1, launch[2][0].dtype] = launch
     return list(kept.values())
 
 
@@ -135,7 +138,7 @@ def table(capabilities: list[int], only_widest: bool) -> Iterator[dict[str, Any]
     """A row for each kernel, its constants and a compute capability."""
     found = list(launches().values())
     for launch, sm in product(widest(found) if only_widest else found, capabilities):
-        shape = {key: launch[3][key] for key in SHOWN if key in launch[3]} | {"keys": TYPES[launch[2][1].dtype][1:]}
+        shape = {key: launch[3][key] for key in SHOWN if key in launch[3]} | {"dtype": TYPES[launch[2][0].dtype][1:]}
         yield {"kernel": launch[1], **shape, "sm": sm, **compiled(launch, sm)}
 
 

@@ -1,12 +1,15 @@
 """The Triton kernels of ``engines/pairs_triton.py``; they do what ``native/pairs/`` does on CPU.
 
 A program works on one row of the pattern, or on one column, and on ``HEADS`` heads, whose numbers are side by side in
-memory. It reads ``PAIRS`` pairs at a time. All terms of a row or a column are summed by one program, so there are no
-atomic additions, and the order of the terms is always the same.
+memory. It reads ``PAIRS`` pairs at a time. Rows and columns that contain a pair whose place is a multiple of ``CUT``
+are cut there, because one program would work on those of a hub for long. More programs sum the pieces, and `combine`
+adds the pieces of a row in their order. There are no atomic additions, and the order of the terms is always the same.
 
 Arguments that several kernels share:
 
-- ``row_ptr``, ``order``, ``row_of_pair``, ``col``: the pattern and its transposed order;
+- ``row_ptr``, ``row_of_pair``, ``col``: the pattern; ``column_ptr``, ``column_of_place``, ``order``: its transposed
+  order, in which pair ``order[i]`` has the place ``i``;
+- ``parts``: sums of pieces, ``[2 * cuts, heads, *]``, in the precision of sums; see `piece`;
 - ``<array>_row``, ``<array>_head``, ``<array>_pair``: strides;
 - ``HEADS``, ``WIDTH``, ``CHANNELS``: powers of two, at least as large as their names in small letters;
 - ``KERNEL``: number of the kernel, as in ``native/pairs/packed.h``;
@@ -25,8 +28,11 @@ try:
     from triton import jit
 
     constant = tl.constexpr
+    # Otherwise, each kernel is compiled again for numbers that are 1, that are multiples of 16, and for others.
+    launched = jit(do_not_specialize=("num_pairs", "seed", "rows", "columns", "cuts"))
 except ImportError:
-    tl, jit, constant = None, lambda function: function, int
+    tl, constant = None, int
+    jit = launched = lambda function: function
 
 SOFTMAX, ADDITIVE = constant(1), constant(2)  # from SOFTMAX on, exponentials of scores
 GOLDEN, MIX_1, MIX_2 = constant(hashing.GOLDEN), constant(hashing.MIX_1), constant(hashing.MIX_2)
@@ -51,11 +57,64 @@ def numbers(array, row, by_row, head, by_head, there):
 
 
 @jit
-def store_vector(array, row, head, heads, sum, size, SIZE: tl.constexpr):
-    """Store ``sum [HEADS, SIZE]`` in a row of an array without gaps, ``[rows, heads, size]``."""
+def piece(row_ptr, row_of_pair, rows, cuts, CUT: tl.constexpr):
+    """The program's row, its first pair and last pair + 1, and the place of its sums in ``parts``; −1 for a whole row.
+
+    The first programs have one row each, up to the first cut. Program ``rows + i`` has the pairs from the place ``CUT *
+    (i + 1)`` to the end of their row or the next cut, unless a row begins there; its sums are part ``i``. Part ``cuts +
+    i`` is the begin of the row with this cut.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    more = program >= rows
+    cut = tl.where(more, (program - rows + 1) * CUT, 0)
+    row = tl.where(more, tl.load(row_of_pair + cut, mask=more, other=0), program)
+    begin, end = tl.load(row_ptr + row), tl.load(row_ptr + row + 1)
+    first = tl.maximum(begin, cut)
+    last = tl.minimum(end, (first // CUT + 1) * CUT)
+    part = tl.where(more, program - rows, tl.where(last < end, cuts + first // CUT, -1))
+    return row, first, tl.where(more & (begin == cut), first, last), part
+
+
+@jit
+def store_sum(array, parts, row, part, head, heads, sum, size, SIZE: tl.constexpr):
+    """Store ``sum [HEADS, SIZE]`` as part, or, if it is that of a whole row, in ``array [rows, heads, size]``."""
     lane = tl.arange(0, SIZE)
-    at = (row * heads + head[:, None]) * size + lane[None, :]
-    tl.store(array + at, sum, mask=(head < heads)[:, None] & (lane < size)[None, :])
+    at = head[:, None] * size + lane[None, :]
+    there = (head < heads)[:, None] & (lane < size)[None, :]
+    if part < 0:
+        tl.store(array + row * heads * size + at, sum, mask=there)
+    else:
+        tl.store(parts + part * heads * size + at, sum, mask=there)
+
+
+@launched
+def combine(
+    array, parts, tops, part_tops, row_ptr, row_of_pair, cuts, heads, size,
+    CUT: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Add the parts of a row that is cut, in their order. If there are ``tops``, each is relative to its own one."""
+    cut = tl.program_id(0).to(tl.int64)
+    head, lane = tl.program_id(1) * HEADS + tl.arange(0, HEADS), tl.arange(0, SIZE)
+    at, there = head[:, None] * size + lane[None, :], (head < heads)[:, None] & (lane < size)[None, :]
+    row = tl.load(row_of_pair + (cut + 1) * CUT).to(tl.int64)
+    begin = tl.load(row_ptr + row)
+    if begin // CUT == cut:  # the first cut of the row
+        total = tl.load(parts + (cuts + cut) * heads * size + at, mask=there)
+        if tops is not None:
+            top = tl.load(part_tops + (cuts + cut) * heads + head, mask=head < heads)
+        part = cut
+        for _ in range((cut + 1) * CUT, tl.load(row_ptr + row + 1), CUT):
+            sum = tl.load(parts + part * heads * size + at, mask=there)
+            if tops is not None:
+                own = tl.load(part_tops + part * heads + head, mask=head < heads)
+                before, top = top, tl.maximum(top, own)
+                total *= tl.exp(before - finite(top))[:, None]
+                sum *= tl.exp(own - finite(top))[:, None]
+            total += sum
+            part += 1
+        tl.store(array + row * heads * size + at, total, mask=there)
+        if tops is not None:
+            tl.store(tops + row * heads + head, top, mask=head < heads)
 
 
 @jit
@@ -147,27 +206,26 @@ def pair_gradients(
     return kernel, of_weight, of_product
 
 
-@jit
+@launched
 def forward(
-    q, k, v, entry, bound, row_ptr, col, sums,
+    q, k, v, entry, bound, row_ptr, row_of_pair, col, sums, tops, parts, part_tops,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
-    heads, width, channels, num_pairs, seed,
-    KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr,
+    heads, width, channels, num_pairs, seed, rows, cuts,
+    KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr, CUT: tl.constexpr,
     PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Sums of one row, ``[heads, channels + 1]``; exponentials are relative to the largest score so far."""
-    row = tl.program_id(0).to(tl.int64)
+    """Sums of one row, ``[heads, channels + 1]``, and its largest scores so far, to which exponentials are relative."""
+    row, first, last, part = piece(row_ptr, row_of_pair, rows, cuts, CUT)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
     own, own_there = row + tl.zeros((1,), tl.int64), (head < heads)[None, :]
     query = vectors(q, own, q_row, head, q_head, own_there, width, WIDTH)
     top = tl.full((HEADS,), -float("inf"), query.dtype)
     numerator = tl.zeros((HEADS, CHANNELS), query.dtype)
     size = tl.zeros((HEADS,), query.dtype)
-    for start in range(tl.load(row_ptr + row), tl.load(row_ptr + row + 1), PAIRS):
+    for start in range(first, last, PAIRS):
         pair = (start + tl.arange(0, PAIRS)).to(tl.int64)
-        inside = pair < tl.load(row_ptr + row + 1)
-        there = inside[:, None] & own_there
-        sender = tl.load(col + pair, mask=inside, other=0).to(tl.int64)
+        there = (pair < last)[:, None] & own_there
+        sender = tl.load(col + pair, mask=pair < last, other=0).to(tl.int64)
         key = vectors(k, sender, k_row, head, k_head, there, width, WIDTH)
         entries = numbers(entry, pair, entry_pair, head, entry_head, there)
         bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
@@ -182,39 +240,32 @@ def forward(
         weight *= keep_factors(pair, head, heads, seed, weight, DROPPED, SCALE)
         value = vectors(v, sender, v_row, head, v_head, there, channels, CHANNELS)
         numerator += tl.sum(weight[:, :, None] * value, axis=0)
+    if part >= 0:
+        row, sums, tops = part, parts, part_tops
     lane = tl.arange(0, CHANNELS)
     target = sums + (row * heads + head) * (channels + 1)
     there = head < heads
     tl.store(target[:, None] + lane[None, :], numerator, mask=there[:, None] & (lane < channels)[None, :])
     tl.store(target + channels, size, mask=there)
+    tl.store(tops + row * heads + head, top, mask=there)
 
 
-@jit
+@launched
 def backward_rows(
-    q, k, v, entry, bound, row_ptr, col, grad, tops, grad_q, grad_entry, grad_bound,
+    q, k, v, entry, bound, row_ptr, row_of_pair, col, grad, tops, grad_q, parts, grad_entry, grad_bound,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
-    heads, width, channels, num_pairs, seed,
+    heads, width, channels, num_pairs, seed, rows, cuts,
     HAS_BOUND: tl.constexpr, SHARED_ENTRY: tl.constexpr, SHARED_BOUND: tl.constexpr,
-    KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr,
-    SCALE: tl.constexpr, PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr, CUT: tl.constexpr,
+    PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one row's query, and of the entries and bounds of its pairs; stores the row's largest scores."""
-    row = tl.program_id(0).to(tl.int64)
+    """Gradients of one row's query, and of the entries and bounds of its pairs."""
+    row, first, last, part = piece(row_ptr, row_of_pair, rows, cuts, CUT)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
     own, own_there = row + tl.zeros((1,), tl.int64), (head < heads)[None, :]
-    first, last = tl.load(row_ptr + row), tl.load(row_ptr + row + 1)
     query = vectors(q, own, q_row, head, q_head, own_there, width, WIDTH)
     of_sum, of_size = row_gradients(grad, own, head, own_there, heads, channels, CHANNELS)
-    top = tl.full((HEADS,), -float("inf"), query.dtype)
-    if KERNEL >= SOFTMAX:
-        for start in range(first, last, PAIRS):
-            pair = (start + tl.arange(0, PAIRS)).to(tl.int64)
-            there = (pair < last)[:, None] & own_there
-            sender = tl.load(col + pair, mask=pair < last, other=0).to(tl.int64)
-            key = vectors(k, sender, k_row, head, k_head, there, width, WIDTH)
-            bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
-            top = tl.maximum(top, largest(scores(query, key, SLOPE, KERNEL), bounds, there))
-        tl.store(tops + row * heads + head, top, mask=head < heads)
+    top = numbers(tops, own, heads, head, 1, own_there)
     of_query = tl.zeros((HEADS, WIDTH), query.dtype)
     for start in range(first, last, PAIRS):
         pair = (start + tl.arange(0, PAIRS)).to(tl.int64)
@@ -226,7 +277,7 @@ def backward_rows(
         bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
         kept = keep_factors(pair, head, heads, seed, entries, DROPPED, SCALE)
         kernel, of_weight, of_product = pair_gradients(
-            query, key, value, of_sum, of_size, top[None, :], entries, bounds, kept, SLOPE, KERNEL
+            query, key, value, of_sum, of_size, top, entries, bounds, kept, SLOPE, KERNEL
         )
         of_query += tl.sum(of_product[:, :, None] * key, axis=0)
         if grad_entry is not None:
@@ -237,26 +288,25 @@ def backward_rows(
         if grad_bound is not None:
             of_bound = of_size * kernel
             store_numbers(grad_bound, of_bound, pair, bound_pair, head, bound_head, there, num_pairs, SHARED_BOUND)
-    store_vector(grad_q, row, head, heads, of_query, width, WIDTH)
+    store_sum(grad_q, parts, row, part, head, heads, of_query, width, WIDTH)
 
 
-@jit
+@launched
 def backward_columns(
-    q, k, v, entry, bound, column_ptr, order, row_of_pair, grad, tops, grad_k, grad_v,
+    q, k, v, entry, bound, column_ptr, column_of_place, order, row_of_pair, grad, tops, grad_k, grad_v, parts, parts_v,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
-    heads, width, channels, num_pairs, seed,
-    KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr,
-    SCALE: tl.constexpr, PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    heads, width, channels, num_pairs, seed, columns, cuts,
+    KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr, CUT: tl.constexpr,
+    PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the key and the value of one column, whose pairs are ``order[column_ptr[j]:column_ptr[j + 1]]``."""
-    column = tl.program_id(0).to(tl.int64)
+    column, first, last, part = piece(column_ptr, column_of_place, columns, cuts, CUT)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
     own, own_there = column + tl.zeros((1,), tl.int64), (head < heads)[None, :]
-    last = tl.load(column_ptr + column + 1)
     key = vectors(k, own, k_row, head, k_head, own_there, width, WIDTH)
     value = vectors(v, own, v_row, head, v_head, own_there, channels, CHANNELS)
     of_key, of_value = tl.zeros((HEADS, WIDTH), key.dtype), tl.zeros((HEADS, CHANNELS), key.dtype)
-    for start in range(tl.load(column_ptr + column), last, PAIRS):
+    for start in range(first, last, PAIRS):
         place = start + tl.arange(0, PAIRS)
         there = (place < last)[:, None] & own_there
         pair = tl.load(order + place, mask=place < last, other=0).to(tl.int64)
@@ -272,5 +322,5 @@ def backward_columns(
         )
         of_key += tl.sum(of_product[:, :, None] * query, axis=0)
         of_value += tl.sum((entries * kernel * kept)[:, :, None] * of_sum, axis=0)
-    store_vector(grad_k, column, head, heads, of_key, width, WIDTH)
-    store_vector(grad_v, column, head, heads, of_value, channels, CHANNELS)
+    store_sum(grad_k, parts, column, part, head, heads, of_key, width, WIDTH)
+    store_sum(grad_v, parts_v, column, part, head, heads, of_value, channels, CHANNELS)

@@ -24,11 +24,14 @@ from pyg_topomask.ops.triton_support import power_of_two
 
 _MODULE = "pyg_topomask.ops.attention.triton_kernels"
 _PAIRS = 16  # pairs that a program reads at a time
+_CUT = 1024  # most pairs of a row or column that one program sums
 _NUMBERS = 256  # most numbers of the keys and values of one pair, in all heads of a program
 
 
 class PairSums(CompiledOp):
-    """Sums ``[rows, H, D + 1]`` of attention (`Kernel`) on pairs.
+    """Sums ``[rows, H, D + 1]`` of attention (`Kernel`) on pairs, and the largest scores ``[rows, H]`` of rows.
+
+    Only the kernels' backward pass reads these scores, so that the twin leaves them at −inf.
 
     ``q [rows, H, R]``, ``k [columns, H, R]`` and ``v [columns, H, D]`` are in the order of the pattern. ``entry`` and
     ``bound`` are ``[H or 1, P]``; the mask bounds itself if there is no bound. ``rowptr`` and ``col``
@@ -37,30 +40,33 @@ class PairSums(CompiledOp):
     """
 
     library, name = "", "pair_sums_triton"
-    arrays, results, differentiable = ("entry", "q", "k", "v", "bound?", "rowptr", "col", "seed?"), ("sums",), 5
+    arrays, differentiable = ("entry", "q", "k", "v", "bound?", "rowptr", "col", "seed?"), 5
+    results, constant_results, keeps_results = ("sums", "tops"), 1, True
     numbers = {"kernel": int, "negative_slope": float, "dropout": float}  # noqa: RUF012
 
     def shapes(self, entry: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[tuple[int, ...]]:
-        return [(q.size(0), q.size(1), v.size(2) + 1)]
+        return [(q.size(0), q.size(1), v.size(2) + 1), (q.size(0), q.size(1))]
 
     def refuses(self, entry: Tensor, *rest: Any) -> str | None:
         if loader.is_transformed():
             return "derivatives in forward mode and transforms of torch.func are left to plain torch"
         return triton_support.refuses(entry.device)
 
-    def twin(self, *inputs: Any) -> Tensor:
+    def twin(self, *inputs: Any) -> tuple[Tensor, Tensor]:
         entry, *qkv, bound, rowptr, col, seed, kernel, negative_slope, dropout = inputs
         q, k, v = at_least_float32(*qkv)
         pattern = Pattern(None, col, q.size(0), k.size(0), rowptr=rowptr)
         entries = entry.t() if entry.size(0) > 1 else entry[0]
         bounds = entries if bound is None else bound.t() if bound.size(0) > 1 else bound[0]
         how = Kernel(KERNELS[kernel], negative_slope=negative_slope)
-        return how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=factors_kept(dropout, seed, pattern, v))
+        kept = factors_kept(dropout, seed, pattern, v)
+        sums = how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=kept)
+        return sums, sums.new_full(sums.shape[:2], -torch.inf)
 
     def run(
         self,
         inputs: tuple[Any, ...],
-        results: Sequence[Tensor | None],
+        results: Any,
         grads: Sequence[Tensor] = (),
         room: Sequence[Tensor | None] = (),
     ) -> None:
@@ -83,30 +89,50 @@ class PairSums(CompiledOp):
             "SLOPE": slope,
             "DROPPED": 0 if seed is None else int(dropout * 2**32),
             "SCALE": 1 / (1 - dropout) if dropout < 1 else 0.0,
+            "CUT": _CUT,
             "PAIRS": _PAIRS,
             "HEADS": block,
             "WIDTH": power_of_two(width),
             "CHANNELS": power_of_two(channels),
         }
+        cuts = max(col.numel() - 1, 0) // _CUT
         numbers = (*strides, heads, width, channels, col.numel(), 0 if seed is None else int(seed))
 
         def launch(name: str, programs: int, *own: Tensor | None, **flags: Any) -> None:
-            triton_support.launch(_MODULE, name, (programs, blocks), (*arrays, *own, *numbers), constants | flags)
+            given = (*arrays, *own, *numbers, programs, cuts)
+            triton_support.launch(_MODULE, name, (programs + cuts, blocks), given, constants | flags)
 
+        def parts_of(*sizes: int) -> Tensor:
+            return entry.new_empty(2 * cuts, heads, *sizes)
+
+        def combine(array: Tensor, parts: Tensor, *where: Tensor, tops: tuple[Any, Any] = (None, None)) -> None:
+            size = array.size(2)
+            sizes = {"CUT": _CUT, "HEADS": block, "SIZE": power_of_two(size)}
+            given = (array, parts, *tops, *where, cuts, heads, size)
+            triton_support.launch(_MODULE, "combine", (cuts, blocks), given, sizes)
+
+        rows = rowptr, _rows(rowptr, col.numel())
+        sums, tops = results
         if not grads:
-            return launch("forward", q.size(0), rowptr, col, results[0])
-        (grad,), tops = grads, entry.new_empty(q.shape[:2])
+            parts, part_tops = parts_of(channels + 1), parts_of()
+            launch("forward", q.size(0), *rows, col, sums, tops, parts, part_tops)
+            return combine(sums, parts, *rows, tops=(tops, part_tops) if kernel else (None, None))
+        (grad,), (of_rows, of_keys, of_values) = grads, map(parts_of, (width, width, channels))
         of_q, of_k, of_v = (x.new_empty(x.shape) if space is None else space for x, space in zip((q, k, v), room[1:]))
         weights = room[0], room[4]
         shared = [x is not None and x.size(0) == 1 for x in weights]  # then each block of heads has its own sums
-        parts = [x.new_empty(blocks, x.size(1)) if x is not None and one else x for x, one in zip(weights, shared)]
+        filled = [x.new_empty(blocks, x.size(1)) if x is not None and one else x for x, one in zip(weights, shared)]
         flags = {"HAS_BOUND": bound is not None, "SHARED_ENTRY": shared[0], "SHARED_BOUND": shared[1]}
-        launch("backward_rows", q.size(0), rowptr, col, grad, tops, of_q, *parts, **flags)
-        for x, part, one in zip(weights, parts, shared):
-            if x is not None and part is not None and one:
-                x.copy_(part.sum(0, keepdim=True))
+        launch("backward_rows", q.size(0), *rows, col, grad, tops, of_q, of_rows, *filled, **flags)
+        combine(of_q, of_rows, *rows)
+        for x, of_blocks, one in zip(weights, filled, shared):
+            if x is not None and of_blocks is not None and one:
+                x.copy_(of_blocks.sum(0, keepdim=True))
         if room[2] is not None or room[3] is not None:
-            launch("backward_columns", k.size(0), *_transpose(rowptr, col, k.size(0)), grad, tops, of_k, of_v)
+            *columns, order = _transpose(col, k.size(0))
+            launch("backward_columns", k.size(0), *columns, order, rows[1], grad, tops, of_k, of_v, of_keys, of_values)
+            combine(of_k, of_keys, *columns)
+            combine(of_v, of_values, *columns)
 
 
 _pair_sums = PairSums()
@@ -136,7 +162,7 @@ def attend(problem: Problem) -> Tensor:
     entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
     seed = draw_seeds(1) if kernel.dropout else None
     rest = pattern.rowptr, col, seed, KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
-    return problem.finish(pattern.restore(_pair_sums(entry, q, k, v, None if bounds is entries else bound, *rest)))
+    return problem.finish(pattern.restore(_pair_sums(entry, q, k, v, None if bounds is entries else bound, *rest)[0]))
 
 
 def _head_block(heads: int, width: int, channels: int) -> int:
@@ -152,9 +178,14 @@ def _columns_of_kinds(col: Tensor, of_pair: Tensor, num_columns: int) -> Tensor:
 
 
 @once_per_batch
-def _transpose(rowptr: Tensor, col: Tensor, num_columns: int) -> tuple[Tensor, Tensor, Tensor]:
-    """First pair of each column in the transposed order, this order, and the row of each pair."""
+def _rows(rowptr: Tensor, num_pairs: int) -> Tensor:
+    """Row of each pair, int32."""
+    return torch.repeat_interleave(rowptr.diff(), output_size=num_pairs).int()
+
+
+@once_per_batch
+def _transpose(col: Tensor, num_columns: int) -> tuple[Tensor, Tensor, Tensor]:
+    """First pair of each column in the transposed order, the columns in this order, and the pairs."""
     column, order = col.sort(stable=True)
     columns = torch.arange(num_columns + 1, dtype=col.dtype, device=col.device)
-    row = torch.repeat_interleave(rowptr.diff(), output_size=len(col)).int()
-    return torch.searchsorted(column, columns, out_int32=True), order, row
+    return torch.searchsorted(column, columns, out_int32=True), column, order
