@@ -18,6 +18,7 @@ from pyg_topomask.ops.csr import check_edges, edge_tensors
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder
+from pyg_topomask.transforms.relabel import permute
 
 Transform = Callable[[Data], Data]
 
@@ -213,25 +214,11 @@ def _tables(data: Data, column: str) -> tuple[str, ...]:
 
 def _relabelled(data: Data, generator: torch.Generator) -> Data:
     """A copy with its nodes and edges in another order, and without walk tables."""
-    moved, perm = data.clone(), torch.randperm(int(data.num_nodes or 0), generator=generator)
-    label = perm.argsort()
-    walks, tables = _tables(data, "load"), _tables(data, "length")
-    order = torch.randperm(data.edge_index.size(1), generator=generator)
-    for key, value in data.to_dict().items():
-        if key.startswith(walks):
-            del moved[key]
-        elif not isinstance(value, Tensor) or value.dim() == 0:
-            continue
-        elif "index" in key:
-            moved[key] = label.to(value.device)[value.long()].to(value.dtype)
-            if key == "edge_index":
-                moved[key] = moved[key][:, order.to(value.device)]
-        elif key.startswith(tables):
-            continue  # a column of a table, in the order of its index
-        elif data.is_node_attr(key):
-            moved[key] = value[perm.to(value.device)]
-        elif data.is_edge_attr(key):
-            moved[key] = value[order.to(value.device)]
+    data, device, walks = data.clone(), data.edge_index.device, _tables(data, "load")
+    for key in [key for key in data.to_dict() if key.startswith(walks)]:
+        del data[key]
+    orders = (torch.randperm(size, generator=generator) for size in (int(data.num_nodes or 0), data.num_edges))
+    moved = permute(data, *(order.to(device) for order in orders))
     moved.num_nodes = data.num_nodes
     return moved
 

@@ -25,7 +25,8 @@ from pyg_topomask.testing.checks import (
     check_threads,
 )
 from pyg_topomask.testing.examples import prepared
-from pyg_topomask.testing.graphs import GRAPHS, block_permutation, empty_graph, permute
+from pyg_topomask.testing.graphs import GRAPHS, block_permutation, empty_graph
+from pyg_topomask.transforms.relabel import permute
 
 
 class AttentionCase:

@@ -63,27 +63,6 @@ def dense_adjacency(data: Data) -> Tensor:
     return adj
 
 
-def permute(data: Data, perm: Tensor) -> Data:
-    """Copy of a graph whose node ``i`` is the old node ``perm[i]``, so that its features are ``x[perm]``.
-
-    Every ``…index`` attribute is relabelled, including walk tables, and every attribute with one row per node is
-    reordered. A batch must keep its graphs in order; permute nodes within them (`block_permutation`).
-    """
-    moved = data.clone()
-    label = perm.argsort()  # new number of each old node
-    tables = tuple(f"{key.removesuffix('_size')}_" for key in data.keys() if key.endswith("_size"))  # noqa: SIM118
-    for key, value in data.to_dict().items():
-        if not isinstance(value, Tensor):
-            continue
-        if key.endswith("index"):
-            moved[key] = label[value.long()].to(value.dtype)
-        elif key.startswith(tables) and not key.endswith("_diagonal"):
-            continue
-        elif key != "ptr" and data.is_node_attr(key):
-            moved[key] = value[perm]
-    return moved
-
-
 def block_permutation(batch: Tensor, seed: int = 0) -> Tensor:
     """Random permutation ``[N]`` of the nodes of a batch within their graphs."""
     noise = torch.rand(batch.numel(), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -21,7 +21,8 @@ from pyg_topomask.testing.checks import (
     check_reverse_mode,
     check_threads,
 )
-from pyg_topomask.testing.graphs import GRAPHS, permute, without_nodes
+from pyg_topomask.testing.graphs import GRAPHS, without_nodes
+from pyg_topomask.transforms.relabel import permute
 
 
 class OperatorCase:

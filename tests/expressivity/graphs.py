@@ -26,12 +26,8 @@ def csl(num_nodes, skip):
 
 def relabelled(data, rng):
     """Nodes and edges in another order."""
-    moved = permute(data, torch.tensor(rng.sample(range(data.num_nodes), data.num_nodes), dtype=torch.long))
-    order = torch.tensor(rng.sample(range(data.num_edges), data.num_edges), dtype=torch.long)
-    moved.edge_index = moved.edge_index[:, order]
-    for key in {"edge_attr", "edge_weight"} & set(data.to_dict()):
-        moved[key] = data[key][order]
-    return moved
+    sizes = data.num_nodes, data.num_edges
+    return permute(data, *(torch.tensor(rng.sample(range(size), size), dtype=torch.long) for size in sizes))
 
 
 def random_graph(rng, num_nodes, directed=False, labels=0, edge_labels=0, loops=False):
