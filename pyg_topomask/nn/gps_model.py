@@ -46,7 +46,6 @@ class GPSModel(Resettable):
         dropout: Probability of zeroing an entry after the encoder, in the layers and in the head, in training.
         act: Activation of the layers and the head, by PyG's names.
         head_layers: Number of linear layers in the head.
-        input_dropout: Probability of zeroing a node feature, in training. It helps on sparse bags of words.
         pre_norm: As in :class:`GPSLayer`, with one more norm after the last layer.
         transform: What adds the attributes `requires` if the model is called without ``graph``, such as
             ``AddRandomWalks()``. It runs in each call; stored attributes cost less.
@@ -74,7 +73,6 @@ class GPSModel(Resettable):
         dropout: float = 0.0,
         act: str | Module = "relu",
         head_layers: int = 1,
-        input_dropout: float = 0.0,
         pre_norm: bool = False,
         transform: Callable[[Data], Data] | None = None,
         **settings: Any,
@@ -86,7 +84,7 @@ class GPSModel(Resettable):
         self.in_channels, self.channels, self.out_channels = in_channels, channels, out_channels
         self.encoder = _linear(in_channels, channels)
         self.edge_encoder = _linear(edge_dim, channels) if edge_dim is not None else None
-        self.input_dropout, self.dropout = Dropout(input_dropout), Dropout(dropout)
+        self.dropout = Dropout(dropout)
         settings |= {"norm": norm, "dropout": dropout, "act": act, "pre_norm": pre_norm}
         self.layers = GPSStack(channels, num_layers, conv, attn, **settings)
         if edge_dim is not None and not self.layers.takes("edge_attr"):
@@ -141,7 +139,7 @@ class GPSModel(Resettable):
         if batch is None and graph is not None:
             batch = graph.get("batch")
         num_graphs = count_graphs(graph, batch)
-        x = self.encoder(self.input_dropout(x))
+        x = self.encoder(x)
         x, tokens = self.dropout(x), None
         if self.token is not None:
             if is_exporting():

@@ -131,7 +131,9 @@ class GPSStack(Resettable, ModuleList):
         with times_read_together(self) if x.is_cuda and not torch.compiler.is_compiling() else nullcontext():
             for layer in self:
                 carry = _carry_in(layer, carries, num_graphs)
-                result = self._apply_layer(layer, x, edge_index, batch, graph, carry, given)
+                taken = {name: value for name, value in given.items() if layer.takes(name)}
+                call = partial(_checkpointed, layer) if self.checkpoint and torch.is_grad_enabled() else layer
+                result = call(x, edge_index, batch, graph, carry, **taken)
                 if carry is not None:
                     result, carry = result
                     carries.update(zip(_kinds(layer), carry if isinstance(carry, list) else [carry]))
@@ -140,13 +142,6 @@ class GPSStack(Resettable, ModuleList):
                 else:
                     x = result
         return x
-
-    def _apply_layer(
-        self, layer: GPSLayer, x: Tensor, edge_index: Adj, batch: Any, graph: Any, carry: Any, given: dict[str, Tensor]
-    ) -> Any:
-        taken = {name: value for name, value in given.items() if layer.takes(name)}
-        call = partial(_checkpointed, layer) if self.checkpoint and torch.is_grad_enabled() else layer
-        return call(x, edge_index, batch, graph, carry, **taken)
 
 
 def _kinds(layer: GPSLayer) -> list[tuple[type, int]]:

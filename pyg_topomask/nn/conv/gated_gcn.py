@@ -91,15 +91,9 @@ class GatedGCN(Resettable):
         """
         if not isinstance(edge_index, Tensor):
             raise TypeError(f"GatedGCN needs edges as a [2, E] tensor (got {type(edge_index).__name__})")
-        if edge_attr is None:
-            raise ValueError(
-                "GatedGCN needs edge features: give 'edge_attr' (DummyEdge makes one vector for all edges)"
-            )
-        if edge_attr.shape != (edge_index.size(1), self.channels):
-            raise ValueError(
-                f"'edge_attr' must have shape [E, C] = [{edge_index.size(1)}, {self.channels}] "
-                f"(got {list(edge_attr.shape)})"
-            )
+        if edge_attr is None or edge_attr.shape != (edge_index.size(1), self.channels):
+            got = "none; DummyEdge makes one vector for all edges" if edge_attr is None else list(edge_attr.shape)
+            raise ValueError(f"GatedGCN needs 'edge_attr' [{edge_index.size(1)}, {self.channels}] (got {got})")
         scale = None if self.gate is None else self.gate(pe, edge_index)
         aggregated, edges = gated_sum(
             self.lin_target(x), self.lin_source(x), self.lin_value(x), self.lin_edge(edge_attr), edge_index, scale

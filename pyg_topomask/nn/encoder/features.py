@@ -42,7 +42,6 @@ class CategoricalEncoder(Encoder):
     """
 
     size: Tensor
-    first: Tensor
 
     def __init__(self, channels: int, sizes: Sequence[int], attribute: str) -> None:
         super().__init__()
@@ -51,16 +50,13 @@ class CategoricalEncoder(Encoder):
         self.channels, self.sizes, self.attribute, self.requires = channels, tuple(sizes), attribute, (attribute,)
         self.table = EmbeddingBag(sum(sizes), channels, mode="sum")
         self.register_buffer("size", torch.tensor(sizes), persistent=False)
-        self.register_buffer("first", torch.tensor(sizes), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise all parameters again, and the numbers of categories, which a module on the meta device has not."""
         for part in self.table.weight.data.split(list(self.sizes)):
             xavier_uniform_(part)
-        size = torch.tensor(self.sizes, device="cpu")
-        self.size.copy_(size)
-        self.first.copy_(size.cumsum(0) - size)
+        self.size.copy_(torch.tensor(self.sizes, device="cpu"))
 
     def columns(self, graph: Data) -> Tensor:
         """The integer features of a graph, ``[rows, len(sizes)]``."""
@@ -82,7 +78,7 @@ class CategoricalEncoder(Encoder):
             raise ValueError(
                 f"{message}: column {column} holds {int(value[:, column].min())} to {int(value[:, column].max())}"
             )
-        return self.table(value + self.first)
+        return self.table(value + self.size.cumsum(0) - self.size)  # after the vectors of the columns before
 
 
 AtomEncoder = partial(CategoricalEncoder, sizes=ATOM_SIZES, attribute="x")

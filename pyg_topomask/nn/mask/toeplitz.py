@@ -56,21 +56,14 @@ class ToeplitzMask(Mask):
     )
     config_keys = keys_of("heads")
     requires = ("grid_shape",)
-    distance: Tensor
 
     def __init__(self, grid_shape: Sequence[int], heads: int = 1, function: str = "offset") -> None:
         super().__init__(heads)
         check_choice("function", function, FUNCTIONS)
         self.grid_shape = check_grid_shape(grid_shape)
-        self.function, distance = function, _distances(self.grid_shape)
+        self.function, distance = function, _distances(self.grid_shape, "cpu")
         by_weight = distance if function == "offset" else torch.arange(int(distance.max()) + 1, device="cpu")
         self.weight = self.learned((-by_weight).exp())
-        self.register_buffer("distance", distance.to(self.weight.device), persistent=False)
-
-    def reset_parameters(self) -> None:
-        """Set every weight to its initial value, and the distances, which a module on the meta device has not."""
-        super().reset_parameters()
-        self.distance = _distances(self.grid_shape).to(self.weight.device)
 
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a grid or a batch of grids.
@@ -80,7 +73,8 @@ class ToeplitzMask(Mask):
         """
         (weight,) = at_least_float32(self.weight)
         if self.function == "distance":
-            weight = weight.index_select(-1, self.distance.flatten()).unflatten(-1, self.distance.shape)
+            distance = _distances(self.grid_shape, weight.device)
+            weight = weight.index_select(-1, distance.flatten()).unflatten(-1, distance.shape)
         return grid_operator(self, graph, lambda shape, count: ToeplitzOperator(self._cut(weight, shape), shape, count))
 
     def _cut(self, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -95,7 +89,7 @@ class ToeplitzMask(Mask):
         return weight
 
 
-def _distances(grid_shape: tuple[int, ...]) -> Tensor:
+def _distances(grid_shape: tuple[int, ...], device: torch.device | str) -> Tensor:
     """Distance along the axes of each offset, int64, shape ``[2 n_1 - 1, …]``."""
-    offsets = torch.meshgrid(*(torch.arange(1 - size, size, device="cpu") for size in grid_shape), indexing="ij")
+    offsets = torch.meshgrid(*(torch.arange(1 - size, size, device=device) for size in grid_shape), indexing="ij")
     return torch.stack(offsets).abs().sum(0)
