@@ -38,6 +38,8 @@ from pyg_topomask.run.training.trainer import build_trainer, quiet
 from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
 
+Numbers = dict[str, float]
+
 
 @dataclass
 class SeedRun:
@@ -76,10 +78,9 @@ class SeedRun:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         with quiet():
-            if self.config.train.is_inference:
-                self._infer(module, splits, display)
-            else:
-                self._train(module, splits, display)
+            found = (self._infer if self.config.train.is_inference else self._train)(module, splits, display)
+        text = self._write_result(*found, module, splits)
+        display.print(f"{self.title}: done in {found[1]['wall_time_s']:.1f} s  {text}")
 
     def _build_module(self, splits: Splits) -> GraphModule:
         """The model at its final width, with pretrained weights if the config names a run."""
@@ -91,34 +92,29 @@ class SeedRun:
             load_pretrained(model, self.config)
         return module
 
-    def _infer(self, module: GraphModule, splits: Splits, display: Display) -> None:
-        """Evaluate the pretrained model on all three sets."""
+    def _infer(self, module: GraphModule, splits: Splits, display: Display) -> tuple[Numbers, Numbers]:
+        """Evaluate the pretrained model on all three sets: metrics, and epochs and time."""
         start, parts = time.perf_counter(), evaluation_loaders(self.config, splits)
         with display.working(f"{self.title}: evaluating"):
             trainer, metrics = build_trainer(self.config, callbacks=self._redraw_walks()), dict[str, float]()
             for part, loader in zip(PARTS, parts):
                 trainer.test(module, loader, verbose=False)
                 metrics |= {name.replace("test", part, 1): float(x) for name, x in trainer.callback_metrics.items()}
-        times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
-        display.print(f"{self.title}: {self._write_result(metrics, module, splits, times)}")
+        return metrics, {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
 
-    def _train(self, module: GraphModule, splits: Splits, display: Display) -> None:
-        """Train or resume, test the best epoch, and draw the curves."""
+    def _train(self, module: GraphModule, splits: Splits, display: Display) -> tuple[Numbers, Numbers]:
+        """Train or resume, test the best epoch, and draw the curves: metrics, and epochs and time."""
         job = display.job(self.title, self.config.optim.max_epoch)
         recorder, test = self._fit_and_test(module, splits, job, display)
         metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
         if is_main():
             best = headline(metrics, self.config.metric_best)
             write_curves(self.folder / "curves.png", recorder.rows, recorder.best_epoch, self.title, best)
-        best_epoch, seconds = recorder.best_epoch, recorder.elapsed()
-        times = {"best_epoch": best_epoch, "epochs": job.done, "wall_time_s": round(seconds, 3)}
-        text = self._write_result(metrics, module, splits, times)
         job.remove()
-        display.print(f"{self.title}: done in {seconds:.1f} s  {text} (best epoch: {best_epoch}, counted from 0)")
+        seconds = round(recorder.elapsed(), 3)
+        return metrics, {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": seconds}
 
-    def _write_result(
-        self, metrics: dict[str, float], module: GraphModule, splits: Splits, times: dict[str, float]
-    ) -> str:
+    def _write_result(self, metrics: Numbers, times: Numbers, module: GraphModule, splits: Splits) -> str:
         """Write ``result.json``, wait until it is written, and return the test metric as text."""
         cuda = round(torch.cuda.max_memory_allocated() / 2**20, 1) if torch.cuda.is_available() else None
         result = {
@@ -140,7 +136,9 @@ class SeedRun:
         if world_size() > 1:
             torch.distributed.barrier()  # all processes read the result
         best = headline(metrics, self.config.metric_best)
-        return f"test {best} {format_metric(best, metrics[f'test_{best}'])}" + (" %" if best in PERCENT else "")
+        unit = " %" if best in PERCENT else ""
+        found = f"test {best} {format_metric(best, metrics[f'test_{best}'])}{unit}"
+        return f"{found} (best epoch: {times['best_epoch']}, counted from 0)" if times["epochs"] else found
 
     def _redraw_walks(self, train: Any = None) -> list[RedrawWalks]:
         """The callback that redraws walks along the attention, if the config requests it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from pyg_topomask.datasets.registry import REGISTERED
@@ -58,8 +59,8 @@ def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
 
 
 def _loader(load: Any) -> Any:
-    """PyG's class if a data set is loaded by it alone, else our function."""
-    return getattr(load, "cls", load)
+    """The class of a data set if it is an argument of our function, else our function."""
+    return load.args[0] if isinstance(load, partial) and load.args else load
 
 
 def source_of(entry: Any) -> str:

@@ -81,11 +81,9 @@ class LapPEConfig(EncodingConfig):
     """The eigenvectors."""
 
 
-class SignNetConfig(EncodingConfig):
+class SignNetConfig(LapPEConfig):
     """``posenc_SignNet``: Laplacian eigenvectors through a network that is invariant to their signs."""
 
-    eigen: EigenConfig = Field(default_factory=EigenConfig)
-    """The eigenvectors."""
     phi_out_dim: Width = 4
     """Output width of the network of each eigenvector."""
     phi_hidden_dim: Width = 64

@@ -49,6 +49,8 @@ _MALNET = ("LocalDegreeProfile", "Constant", "none")
 _AREAS = tuple(f"Area_{i}" for i in range(1, 7))
 
 _Nodes = partial(Format, level="node")
+# Functions of a class and its arguments, which lack only the config and the task.
+_OneGraph, _Ours = partial(partial, one_graph), partial(partial, graphs.generated)
 _TenSplits = partial(_Nodes, num_splits=10)
 
 FORMATS: dict[str, Format] = {
@@ -61,29 +63,29 @@ FORMATS: dict[str, Format] = {
     "PyG-AQSOL": Format(graphs.aqsol, ("none",), tasks=_NUMBER),
     "PyG-MalNetTiny": Format(graphs.malnet, _MALNET, tasks=classification("graph", 5)),
     "PyG-TUDataset": Format(graphs.tu),
-    "PyG-MotifDataset": Format(graphs.generated(ours.MotifDataset), tuple(ours.MOTIFS), tasks=_BINARY),
-    "PyG-InducedCycleDataset": Format(graphs.generated(ours.InducedCycleDataset, False), ("none",), tasks=_BINARY),
-    "PyG-LongRangeDataset": Format(graphs.generated(ours.LongRangeDataset), ours.LONG_RANGE, tasks=_LONG_RANGE),
+    "PyG-MotifDataset": Format(_Ours(ours.MotifDataset), tuple(ours.MOTIFS), tasks=_BINARY),
+    "PyG-InducedCycleDataset": Format(_Ours(ours.InducedCycleDataset), ("none",), tasks=_BINARY),
+    "PyG-LongRangeDataset": Format(_Ours(ours.LongRangeDataset), ours.LONG_RANGE, tasks=_LONG_RANGE),
     "PyG-DigitsDataset": Format(graphs.digits, tuple(graphs.CANVAS), tasks=_TEN_CLASSES),
-    "PyG-Planetoid": _Nodes(one_graph(pyg.Planetoid, PLANETOID), ("Cora", "CiteSeer", "PubMed")),
-    "PyG-WebKB": _TenSplits(one_graph(pyg.WebKB, GEOM_GCN), ("cornell", "texas", "wisconsin")),
+    "PyG-Planetoid": _Nodes(_OneGraph(pyg.Planetoid, PLANETOID), ("Cora", "CiteSeer", "PubMed")),
+    "PyG-WebKB": _TenSplits(_OneGraph(pyg.WebKB, GEOM_GCN), ("cornell", "texas", "wisconsin")),
     "PyG-WikipediaNetwork": _TenSplits(
-        one_graph(pyg.WikipediaNetwork, GEOM_GCN, lambda name: f"{name}/geom_gcn", geom_gcn_preprocess=True),
+        _OneGraph(pyg.WikipediaNetwork, GEOM_GCN, lambda name: f"{name}/geom_gcn", geom_gcn_preprocess=True),
         ("chameleon", "squirrel"),
     ),
-    "PyG-Actor": _TenSplits(one_graph(pyg.Actor, GEOM_GCN, lambda name: ""), ("none",)),
+    "PyG-Actor": _TenSplits(_OneGraph(pyg.Actor, GEOM_GCN, lambda name: ""), ("none",)),
     "PyG-HeterophilousGraphDataset": _TenSplits(
-        one_graph(pyg.HeterophilousGraphDataset, ["raw/{folder}.npz"], lambda name: name.lower().replace("-", "_")),
+        _OneGraph(pyg.HeterophilousGraphDataset, ["raw/{folder}.npz"], lambda name: name.lower().replace("-", "_")),
         ("Roman-empire", "Amazon-ratings", "Minesweeper", "Tolokers", "Questions"),
     ),
     "PyG-Amazon": _Nodes(
-        one_graph(pyg.Amazon, ["raw/amazon_electronics_{name}.npz"], str.capitalize), ("computers", "photo")
+        _OneGraph(pyg.Amazon, ["raw/amazon_electronics_{name}.npz"], str.capitalize), ("computers", "photo")
     ),
     "PyG-Coauthor": _Nodes(
-        one_graph(pyg.Coauthor, ["raw/ms_academic_{name:.3}.npz"], {"cs": "CS", "physics": "Physics"}.__getitem__),
+        _OneGraph(pyg.Coauthor, ["raw/ms_academic_{name:.3}.npz"], {"cs": "CS", "physics": "Physics"}.__getitem__),
         ("cs", "physics"),
     ),
-    "PyG-CityNetwork": _Nodes(one_graph(CityNetwork, ["raw/{name}.tar.gz"]), ("paris", "shanghai", "la", "london")),
+    "PyG-CityNetwork": _Nodes(_OneGraph(CityNetwork, ["raw/{name}.tar.gz"]), ("paris", "shanghai", "la", "london")),
     "PyG-ShapeNet": Format(clouds.shapenet, ("all", *pyg.ShapeNet.category_ids), tasks=clouds.SHAPES),
     "PyG-S3DIS": Format(clouds.s3dis, _AREAS, tasks=classification("node", 13)),
     "Registered": Format(own.registered),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,11 @@ CANVAS = {"plain": 8, "shifted": 16, "plain-positions": 8, "shifted-positions": 
 """Side of the canvas of handwritten digits by name; with positions, rows and columns are features, too."""
 
 
-def generated(cls: Any, is_named: bool = True) -> Callable[[DatasetConfig, Task], LoadedDataset]:
-    """A function that loads a data set of ours, which is generated in the number and size that the config gives."""
-
-    def load(data: DatasetConfig, task: Task) -> LoadedDataset:
-        arguments = [*([data.name] if is_named else []), data.num_graphs, data.num_nodes]
-        folder = "-".join(map(str, [*arguments, f"v{__version__}"]))
-        return LoadedDataset(cached(Path(cls.__name__, folder), lambda root: cls(root, *arguments)), task)
-
-    load.cls = cls  # type: ignore[attr-defined]  # `topomask list` shows it
-    return load
+def generated(cls: Any, data: DatasetConfig, task: Task) -> LoadedDataset:
+    """A data set of ours, which is generated in the number and size that the config gives."""
+    arguments = [*([] if data.name == "none" else [data.name]), data.num_graphs, data.num_nodes]
+    folder = "-".join(map(str, [*arguments, f"v{__version__}"]))
+    return LoadedDataset(cached(Path(cls.__name__, folder), lambda root: cls(root, *arguments)), task)
 
 
 def digits(data: DatasetConfig, task: Task) -> LoadedDataset:

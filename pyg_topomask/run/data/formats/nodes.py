@@ -17,28 +17,30 @@ GEOM_GCN = ["raw/out1_node_feature_label.txt", "raw/out1_graph_edges.txt"]
 
 
 def one_graph(
-    cls: Any, files: Sequence[str], subfolder: Callable[[str], str] = str, **arguments: Any
-) -> Callable[[DatasetConfig, Task], LoadedDataset]:
-    """A function that loads a data set of a single graph.
+    cls: Any,
+    files: Sequence[str],
+    data: DatasetConfig,
+    task: Task,
+    subfolder: Callable[[str], str] = str,
+    **arguments: Any,
+) -> LoadedDataset:
+    """A data set of a single graph.
 
     Args:
         cls: PyG's class, which takes a root and, unless ``subfolder`` is empty, a name.
         files: Its raw files; ``{name}`` stands for the name in lower case, ``{folder}`` for ``subfolder``.
+        data: The config.
+        task: Not used: the data have the number of classes.
         subfolder: Its folder below the root, by name.
         **arguments: Further arguments of the class.
     """
-
-    def load(data: DatasetConfig, _: Task) -> LoadedDataset:
-        folder, lower = subfolder(data.name), data.name.lower()
-        raw = Raw(cls.__name__, folder, tuple(file.format(name=lower, folder=folder) for file in files))
-        name = [data.name] if folder else []
-        dataset = from_raw(raw, data, lambda root: cls(root, *name, **arguments))
-        graph = dataset[0]
-        graph.y = graph.y.view(-1)
-        return LoadedDataset([graph], classification("node", int(dataset.num_classes)))
-
-    load.cls = cls  # type: ignore[attr-defined]  # `topomask list` shows it
-    return load
+    folder, lower = subfolder(data.name), data.name.lower()
+    raw = Raw(cls.__name__, folder, tuple(file.format(name=lower, folder=folder) for file in files))
+    name = [data.name] if folder else []
+    dataset = from_raw(raw, data, lambda root: cls(root, *name, **arguments))
+    graph = dataset[0]
+    graph.y = graph.y.view(-1)
+    return LoadedDataset([graph], classification("node", int(dataset.num_classes)))
 
 
 class CityNetwork(pyg.CityNetwork):
