@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Batch, Data
+from torch_geometric.utils import to_undirected
 
 from pyg_topomask.nn import (
     ATTENTION,
@@ -21,11 +23,10 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.config.unused import keys_without_effect, unused_keys
-from pyg_topomask.run.data.fakes import fake_graphs
-from pyg_topomask.run.data.features import fitted_features, input_features, width
+from pyg_topomask.run.data.features import CATEGORICAL, CATEGORICAL_EDGES, fitted_features, input_features, width
 from pyg_topomask.run.data.formats import level_of, possible_tasks
 from pyg_topomask.run.errors import ConfigError, did_you_mean
-from pyg_topomask.run.model.attentions import MASK_KEY, attentions_of, twice_given
+from pyg_topomask.run.model.attentions import MASK_KEY, attentions_of, masks_of, twice_given
 from pyg_topomask.run.model.build import build_model, convs_of, sized
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
@@ -34,6 +35,13 @@ from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.losses import is_distance, loss_problem
 from pyg_topomask.run.training.metrics import metric_names
 from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
+from pyg_topomask.transforms.grid_shape import grid_links
+
+COLUMNS = {
+    **{"Atom": 9, "ASTNode": 3, "TypeDictNode": 1, "PPANode": 1, "VOCNode": 14, "COCONode": 14, "CityNetworkNode": 37},
+    **{"Bond": 3, "ASTEdge": 2, "TypeDictEdge": 1, "PPAEdge": 7, "VOCEdge": 2, "COCOEdge": 2, "LinearEdge": 1},
+}
+"""Number of columns of the features that an encoder takes; others take any number, here 3."""
 
 
 def name_problems(config: Config) -> list[tuple[str, str]]:
@@ -153,3 +161,35 @@ def _try_model(config: Config, batch: Data) -> None:
     model = build_model(sized(config, *sizes), *sizes)
     (model(batch).sum() + auxiliary_loss(model)).backward()
     build_scheduler(config, build_optimizer(config, model))
+
+
+def _features(encoder: str, rows: int, generator: torch.Generator) -> Tensor:
+    columns = COLUMNS.get(encoder, 3)
+    if encoder in (*CATEGORICAL, *CATEGORICAL_EDGES):
+        return torch.randint(2, (rows, columns), generator=generator)  # each has at least two categories
+    return torch.rand(rows, columns, generator=generator)
+
+
+def fake_graphs(config: Config, count: int = 2) -> list[Data]:
+    """Grids of two nodes along each axis in the form of the data set's class, without targets."""
+    generator, graphs = torch.Generator().manual_seed(0), []
+    node_encoder, edge_encoder = next(iter(base_encoders(config)), "LinearNode"), config.dataset.edge_encoder_name
+    edge_index, num_nodes = _grid(config)
+    for _ in range(count):
+        graph = Data(x=_features(node_encoder, num_nodes, generator), edge_index=edge_index)
+        if config.dataset.edge_encoder and edge_encoder != "DummyEdge":
+            graph.edge_attr = _features(edge_encoder, edge_index.size(1), generator)
+        if config.topomask.spanning_tree == "minimum":
+            graph.edge_weight = torch.ones(edge_index.size(1))
+        if level_of(config.dataset) == "edge":
+            graph.edge_label_index = torch.tensor([[0, 1, 0], [1, 2, 2]])
+            graph.edge_label = torch.tensor([1, 1, 0])
+        graphs.append(graph)
+    return graphs
+
+
+def _grid(config: Config) -> tuple[Tensor, int]:
+    """Edges ``[2, E]`` and number of nodes of a grid, with as many axes as the grids that the mask is for."""
+    shapes = (getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) for mask in masks_of(config))
+    axes = len(next(filter(None, shapes), (2, 2)))  # by default a cycle of four nodes
+    return to_undirected(grid_links((2,) * axes)), 2**axes

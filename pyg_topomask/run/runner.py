@@ -132,14 +132,11 @@ def _sole_writer(folder: Path) -> Iterator[None]:
 
 
 def _seed_runs(config: Config, folder: Path, name: str, repeat: int) -> list[SeedRun]:
+    seed, seeds = config.seed, range(config.seed, config.seed + repeat)
     if config.run_multiple_splits:
-        runs = []
-        for index in config.run_multiple_splits:
-            data = config.dataset.model_copy(update={"split_index": index})
-            split = config.model_copy(update={"dataset": data})
-            runs.append(SeedRun(split, folder / f"{config.seed}-split{index}", f"{name} split {index}"))
-        return runs
-    seeds = range(config.seed, config.seed + repeat)
+        data = {i: config.dataset.model_copy(update={"split_index": i}) for i in config.run_multiple_splits}
+        splits = {i: config.model_copy(update={"dataset": chosen}) for i, chosen in data.items()}
+        return [SeedRun(split, folder / f"{seed}-split{i}", f"{name} split {i}") for i, split in splits.items()]
     return [SeedRun(config.model_copy(update={"seed": s}), folder / str(s), f"{name} seed {s}") for s in seeds]
 
 

@@ -52,7 +52,8 @@ def load(folder: str | Path) -> TrainedModel:
         model = build_model(config, *sizes).eval()
     advice = f"{seed / 'config.yaml'} must be the file that the run has written"
     load_weights(model, model_weights(saved), str(seed / BEST), advice)
-    return TrainedModel(model, RunTransform(config, task, fitted, sizes[0], sizes[2], model))
+    widths = {"x": data["in_channels"], "edge_attr": data["edge_channels"]}
+    return TrainedModel(model, RunTransform(config, task, fitted, widths, model))
 
 
 def seed_folder(folder: Path) -> Path:
@@ -65,7 +66,7 @@ def seed_folder(folder: Path) -> Path:
         return folder
     if not folder.exists():
         raise RunError(f"{folder} does not exist; give the folder of a run")
-    found = [seed for seed in seed_folders(folder) if (seed / BEST).exists()] if folder.is_dir() else []
+    found = [seed for seed in seed_folders(folder) if (seed / BEST).exists()]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -84,22 +85,14 @@ class RunTransform(BaseTransform):
         config: The resolved config of the run.
         task: What the model predicts.
         fitted: Transforms with the constants of the training graphs.
-        in_channels: Number of columns of node features that the model takes.
-        edge_channels: Number of columns of edge features; None without edge features.
+        widths: Number of columns of ``x`` and ``edge_attr`` that the model takes; None without edge features.
         model: The model, whose attention the walks follow if ``topomask.transition`` is ``attention``.
     """
 
     def __init__(
-        self,
-        config: Config,
-        task: Task,
-        fitted: list[Any],
-        in_channels: int,
-        edge_channels: int | None,
-        model: Module,
+        self, config: Config, task: Task, fitted: list[Any], widths: dict[str, int | None], model: Module
     ) -> None:
-        self.config, self.task, self.model = config, task, model
-        self.in_channels, self.edge_channels = in_channels, edge_channels
+        self.config, self.task, self.widths, self.model = config, task, widths, model
         self.features = [input_features(config), *fitted]
         self.encodings = build_encodings(config)
         self.sampling = build_sampling_transforms(config, config.seed)
@@ -123,7 +116,7 @@ class RunTransform(BaseTransform):
         return data
 
     def _check_widths(self, data: Data) -> None:
-        for name, expected in (("x", self.in_channels), ("edge_attr", self.edge_channels)):
+        for name, expected in self.widths.items():
             found = width(data.get(name))
             if (found or 1) != (expected or 1):
                 raise ValueError(

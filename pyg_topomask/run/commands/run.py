@@ -7,8 +7,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats import ONLY_FOR
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import summary_table
@@ -19,10 +17,7 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     """Run the command."""
     if arguments.data is not None:
         path = Path(arguments.data)
-        settings = {
-            key: DatasetConfig.model_fields[key].default for key in ONLY_FOR
-        }  # a file may set them for its data
-        settings |= {"format": "Files", "name": path.stem, "dir": str(path)}
+        settings = {"format": "Files", "name": path.stem, "dir": str(path)}
         overrides = [*(f"dataset.{key}={json.dumps(value)}" for key, value in settings.items()), *overrides]
     with Display(standard_output(quiet=not is_main())) as display:
         summary = run_config(arguments.config, arguments.out, arguments.repeat, overrides, display=display)

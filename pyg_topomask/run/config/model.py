@@ -22,16 +22,6 @@ from pyg_topomask.run.config.base import (
 PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "SparseAttention": "KMIP"}
 """Other spellings of attentions, mapped to the names in :data:`~pyg_topomask.nn.ATTENTION`."""
 
-FOREIGN_MODELS = {
-    "Graphormer": "its own network is not provided; use GPSModel with gt.layer_type None+BiasedTransformer and "
-    "gnn.head graph, and give Graphormer's sizes as gt.layers, gt.n_heads, gt.dim_hidden and gt.dropout",
-    "gnn": "use custom_gnn, which takes gnn.layer_type gcnconv, gatconv, gineconv or gatedgcnconv, with gnn.residual "
-    "true; GraphGym's own network is not provided",
-    "Performer": "use GPSModel with layer_type None+Performer",
-    "BigBird": "use GPSModel with layer_type None+BigBird",
-}
-"""Architectures of GraphGPS and its forks that are refused, mapped to what to use instead."""
-
 CUSTOM_GNN_CONVS = {"gatedgcnconv": "CustomGatedGCN", "gineconv": "GINE", "gcnconv": "GCN", "gatconv": "GAT"}
 """``gnn.layer_type`` of ``custom_gnn`` in GraphGPS, LRGB and k-MIP, mapped to the names of our convolutions."""
 
@@ -65,13 +55,6 @@ class ModelConfig(Section):
     and `gt.sparse.val_dim`. For GPSModel and custom_gnn; a pretrained model keeps its width."""
     param_budget: Annotated[Size, ReadIf("model.auto_satisfy_param_budget", True)] = 500_000
     """Largest number of parameters."""
-
-    @field_validator("type", mode="before")
-    @classmethod
-    def _ours(cls, value: Any) -> Any:
-        if value in FOREIGN_MODELS:
-            raise ValueError(FOREIGN_MODELS[value])
-        return value
 
 
 class SparseConfig(Section):
@@ -147,9 +130,6 @@ class GTConfig(Section):
         parts = [part.strip() for part in value.split("+")]
         if not all(parts):
             raise ValueError("must be a convolution and an attention joined by '+', such as GCN+GRF or GCN+None")
-        foreign = next((part for part in parts if "__" in part), None)
-        if foreign:
-            raise ValueError(f"{foreign}: message passing along expander edges is not provided; use Exphormer")
         return "+".join(parts)
 
     def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:

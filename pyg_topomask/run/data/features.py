@@ -69,8 +69,6 @@ def _with_edge_features(data: Data, encoder: str | None) -> Data:
 
 def _real_rows(name: str, features: Tensor, count: int) -> Tensor:
     """Features as floats, one row for each of ``count`` nodes or edges."""
-    if features.is_complex():
-        raise RunError(f"'{name}' must be real (got {features.dtype}); give its parts as columns of their own")
     if features.dim() == 0 or features.size(0) != count:
         kind = "nodes" if name == "x" else "edges"
         raise RunError(f"'{name}' must have a row for each of the {count} {kind} (got shape {list(features.shape)})")

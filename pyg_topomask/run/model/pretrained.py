@@ -13,7 +13,7 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import plain_name
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.budget import with_width
-from pyg_topomask.run.output.saved import differences, read_config
+from pyg_topomask.run.output.saved import differences, read_config, seed_folders
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 
 HEAD = "head."
@@ -33,13 +33,8 @@ def has_run(config: Config) -> bool:
 def _checkpoint(config: Config) -> Path | None:
     folder, seed = Path(config.pretrained.dir).expanduser(), str(config.seed)
     same_split = folder / f"{seed}-split{config.dataset.split_index}" / BEST
-    found = [folder / BEST, same_split, folder / seed / BEST, *sorted(folder.glob(f"*/{BEST}"), key=_number)]
+    found = [folder / BEST, same_split, folder / seed / BEST, *(seed / BEST for seed in seed_folders(folder))]
     return next((path for path in found if path.is_file()), None)
-
-
-def _number(path: Path) -> tuple[int, str]:
-    """Sorts the checkpoints of seeds by their numbers."""
-    return len(path.parent.name), path.parent.name
 
 
 def with_model_of(config: Config) -> Config:

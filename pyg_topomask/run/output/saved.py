@@ -78,8 +78,10 @@ def unfinished_note(folder: Path) -> str | None:
 
 
 def seed_folders(folder: Path) -> list[Path]:
-    """The folders of the seeds and splits of a config. Folders with other names, such as copies, are left out."""
-    return sorted(path for path in folder.iterdir() if _SEED_FOLDER.fullmatch(path.name))
+    """The folders of a config's seeds and splits by their numbers; others, such as copies, are left out."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    seeds = (path for path in found if _SEED_FOLDER.fullmatch(path.name))
+    return sorted(seeds, key=lambda path: (len(path.name), path))
 
 
 def read_results(folder: Path) -> dict[Path, dict[str, Any]]:

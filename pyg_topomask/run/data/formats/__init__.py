@@ -102,7 +102,7 @@ ONLY_FOR = {
     "num_nodes": GENERATED,
     "slic_compactness": ("PyG-VOCSuperpixels", "PyG-COCOSuperpixels", "PyG-LRGBDataset"),
 }
-"""Keys of ``dataset`` that only these formats have."""
+"""Keys of ``dataset`` that only these formats have, and Files ignores: --data replaces the data of a config."""
 
 
 def dataset_problems(data: DatasetConfig) -> list[tuple[str, str]]:
@@ -116,7 +116,7 @@ def dataset_problems(data: DatasetConfig) -> list[tuple[str, str]]:
 
 def _name_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
     for key, owners in ONLY_FOR.items():
-        if getattr(data, key) != type(data).model_fields[key].default and data.format not in owners:
+        if getattr(data, key) != type(data).model_fields[key].default and data.format not in (*owners, "Files"):
             yield key, f"only {owners[0]} has it, and dataset.format is {data.format}"
     entry = FORMATS[data.format]
     if entry.names and plain_name(data) not in entry.names:
