@@ -4,7 +4,7 @@ Setting: N = 31,623 nodes, one head, d_k = 10, k = 10, values of width 10. Data:
 keys; in "clust0.3", both lie around the same √N standard normal centres with deviation 0.3. Rows:
 
 - chosen          the engine that the library chooses
-- cpp, torch      the library's flat C++ search and its plain torch search
+- torch           the library's search in plain torch
 - sdpa            PyTorch's scaled-dot-product attention over all keys
 - sdpa, padded    the same with widths padded from 10 to 16 by zeros, which is exact and faster
 
@@ -29,7 +29,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from pyg_topomask.ops import topk_attention
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.topk import cpp
-from pyg_topomask.ops.topk.backends import ENGINES, Problem, find
+from pyg_topomask.ops.topk.backends import Problem, find
 
 WIDTH = 10
 TOPK = 10
@@ -60,9 +60,7 @@ def problem_of(tensors: list[Tensor]) -> Problem:
 
 def methods(tensors: list[Tensor]) -> dict[str, Callable[..., Tensor]]:
     """Functions that compute attention of ``(q, k, v)`` by every method that can be used here."""
-    problem = problem_of(tensors)
-    usable = [name for name in ("cpp", "torch") if ENGINES[name].refuses(problem) is None]
-    ours = {"chosen": "auto"} | {name: name for name in usable}
+    ours = {"chosen": "auto", "torch": "torch"}
     found = {name: partial(topk_attention, topk=TOPK, backend=backend) for name, backend in ours.items()}
     return {**found, "sdpa": full, "sdpa, padded": partial(full, width=16)}
 
@@ -144,10 +142,9 @@ def stages(kind: str, num_nodes: int) -> dict[str, float]:
     project = torch.nn.Linear(3 * WIDTH, 3 * WIDTH)
     problem, attend = problem_of(tensors), partial(topk_attention, topk=TOPK)
     one = problem._replace(q=problem.q[:, :1].contiguous(), ptr_q=[0, 1])
-    has_tree = ENGINES["pruned"].refuses(problem) is None and ENGINES["pruned"].pays(problem) is None
     calls: dict[str, Callable[[], Any]] = {
         "projection": lambda: project(x),
-        "tree": (lambda: cpp.search(*one, 0, 1.0)) if has_tree else (lambda: None),
+        "tree": (lambda: None) if loader.missing("topk") else (lambda: cpp.search(*one, 5_000, 1.0)),
         "search": lambda: find(problem, "auto"),
         "forward": lambda: forward(attend, tensors),
         "training": lambda: step(attend, tensors),

@@ -18,11 +18,10 @@ from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.topk import cpp, triton
 from pyg_topomask.ops.topk.blockwise import best_keys
 
-# Number of keys from which a tree may pay off (measured; d = 10), and the share of visited leaves above which it does
-# not.
+# Number of keys from which compiled code tries a tree of them (measured; d = 10), and the share of visited leaves above
+# which it does without.
 _PRUNE_FROM = 5_000
 _MAX_VISIT = 0.55
-_DENSE_KEYS = 512
 
 
 class Problem(NamedTuple):
@@ -64,8 +63,6 @@ class Engine(NamedTuple):
     """Returns the index of each kept key, shape ``[H, Nq, topk]``, −1 for missing keys; lower indices win ties."""
     pays: Callable[[Problem], str | None] = lambda problem: None
     """Returns why ``"auto"`` does not take the engine although it is supported, or :obj:`None`."""
-    unforced: Callable[[Problem], Tensor] | None = None
-    """Search used under ``"auto"``, if it is a different one."""
 
 
 def find(problem: Problem, backend: str) -> Tensor:
@@ -80,8 +77,7 @@ def find(problem: Problem, backend: str) -> Tensor:
         if reason is not None:
             raise ValueError(f"backend {backend!r} cannot be used: {reason}; backend='auto' chooses another one")
         return ENGINES[backend].search(problem)
-    engine = next(engine for engine in ENGINES.values() if _declines(engine, problem) is None)
-    return (engine.unforced or engine.search)(problem)
+    return next(engine for engine in ENGINES.values() if _declines(engine, problem) is None).search(problem)
 
 
 def explain(problem: Problem) -> dict[str, str | None]:
@@ -107,46 +103,20 @@ def _native_refuses(problem: Problem) -> str | None:
     return loader.missing("topk")
 
 
-def _native_search(prune_from: int | None, max_visit: float) -> Callable[[Problem], Tensor]:
-    return lambda problem: cpp.search(*problem, prune_from, max_visit)[0]
-
-
-def _dense_search(problem: Problem) -> Tensor:
-    index = problem.no_index()
-    for queries, keys in problem.graphs():
-        scores = problem.q[:, queries] @ problem.k[:, keys].transpose(1, 2)  # [H, nq, nk]
-        found = scores.sort(dim=-1, descending=True, stable=True)[1][..., : problem.topk]
-        index[:, queries, : found.size(-1)] = found + keys.start
-    return index
+def _native_search(problem: Problem) -> Tensor:
+    return cpp.search(*problem, _PRUNE_FROM, _MAX_VISIT)[0]
 
 
 def _torch_search(problem: Problem) -> Tensor:
     index = problem.no_index()
-    for head in range(problem.q.size(0)):
-        for queries, keys in problem.graphs():
-            best_keys(problem.q[head, queries], problem.k[head, keys], index[head, queries], keys.start)
+    for queries, keys in problem.graphs():
+        best_keys(problem.q[:, queries], problem.k[:, keys], index[:, queries], keys.start)
     return index
-
-
-def _too_small_for_a_tree(problem: Problem) -> str | None:
-    if problem.largest < _PRUNE_FROM:
-        return f"a tree pays from {_PRUNE_FROM} keys on, and the largest graph has {problem.largest}"
-    return None
-
-
-def _too_large_for_dense(problem: Problem) -> str | None:
-    if problem.largest > _DENSE_KEYS:
-        return f"it forms all scores of a graph, and the largest has {problem.largest} keys; the limit is {_DENSE_KEYS}"
-    return None
 
 
 ENGINES = {
     "triton": Engine(triton.refuses, triton.search, triton.pays),
-    "pruned": Engine(
-        _native_refuses, _native_search(0, 1.0), _too_small_for_a_tree, _native_search(_PRUNE_FROM, _MAX_VISIT)
-    ),
-    "cpp": Engine(_native_refuses, _native_search(None, 1.0)),
-    "dense": Engine(_too_large_for_dense, _dense_search),
+    "cpp": Engine(_native_refuses, _native_search),
     "torch": Engine(lambda problem: None, _torch_search),
 }
 """Engines by name, in the order in which ``"auto"`` tries them."""

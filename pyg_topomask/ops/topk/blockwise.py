@@ -7,10 +7,12 @@ scores.
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor
 
-# Queries and keys of one block of scores: 64 MiB in float32, as fast as larger blocks.
+# Queries of all heads and keys of one block of scores: 64 MiB in float32, as fast as larger blocks.
 _QUERIES = 256
 _KEYS = 65_536
 _GROUP = 16  # scores of a group; 8 to 32 are equally fast
@@ -20,25 +22,25 @@ def best_keys(q: Tensor, k: Tensor, out: Tensor, first: int = 0) -> None:
     """Write the keys of one graph with the largest inner products, best first; lower indices win ties.
 
     Args:
-        q: Queries, shape ``[nq, d]``.
-        k: Keys, shape ``[nk, d]``.
-        out: Filled in place: shape ``[nq, topk]``, int64; columns beyond ``nk`` are not changed.
+        q: Queries, shape ``[H, nq, d]``.
+        k: Keys, shape ``[H, nk, d]``.
+        out: Filled in place: shape ``[H, nq, topk]``, int64; columns beyond ``nk`` are not changed.
         first: Index of the first key.
     """
-    keep = min(out.size(1), k.size(0))
-    rows, columns = min(_QUERIES, q.size(0)), min(max(_KEYS, keep), k.size(0))
-    buffer = q.new_empty(rows * columns)
-    for a in range(0, q.size(0), rows):
-        queries = q[a : a + rows]
+    heads, num_keys, _ = k.shape
+    keep = min(out.size(2), num_keys)
+    rows, columns = max(_QUERIES // heads, 1), min(max(_KEYS, keep), num_keys)
+    buffer = q.new_empty(heads * min(rows, q.size(1)) * columns)
+    for queries, found in zip(q.split(rows, 1), out[..., :keep].split(rows, 1)):
         best: tuple[Tensor, Tensor] | None = None
-        for c in range(0, k.size(0), columns):
-            keys = k[c : c + columns]
-            scores = buffer[: queries.size(0) * keys.size(0)].view(queries.size(0), keys.size(0))
-            torch.mm(queries, keys.t(), out=scores)
-            value, index = _block_topk(scores, min(keep, keys.size(0)))
+        for c in range(0, num_keys, columns):
+            keys = k[:, c : c + columns]
+            shape = heads, queries.size(1), keys.size(1)
+            scores = torch.bmm(queries, keys.mT, out=buffer[: prod(shape)].view(shape)).flatten(0, 1)
+            value, index = _block_topk(scores, min(keep, keys.size(1)))
             best = (value, index + c) if best is None else _merge(*best, value, index + c, keep)
         assert best is not None
-        out[a : a + rows, :keep] = best[1] + first
+        found.copy_(best[1].view(found.shape) + first)
 
 
 def _block_topk(scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:

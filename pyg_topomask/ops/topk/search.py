@@ -42,10 +42,9 @@ def topk_inner_product(
         topk: Number of keys to keep, at least 1; a graph with fewer keys keeps all of them.
         batch_q: Graph of each query, sorted, shape ``[Nq]``; one graph if :obj:`None`.
         batch_k: Graph of each key, sorted, shape ``[Nk]``; :obj:`None` means ``batch_q``, which requires Nk = Nq.
-        backend: ``"auto"`` takes the fastest engine available: ``"triton"`` (CUDA), ``"pruned"`` and ``"cpp"``
-            (CPU, compiled at first use), ``"dense"`` (small graphs), ``"torch"`` (any device). All
-            give the same pairs, except where rounding decides whether two scores are equal: matrix products
-            (``"dense"``, ``"torch"``) may round the scores of two equal keys differently.
+        backend: ``"auto"`` takes the fastest engine available: ``"triton"`` (CUDA), ``"cpp"`` (CPU, compiled at first
+            use), ``"torch"`` (any device). All give the same pairs, except where rounding decides whether two scores
+            are equal: matrix products (``"torch"``) may round the scores of two equal keys differently.
 
     Returns:
         Two tensors of shape ``[Nq, topk]`` or ``[Nq, H, topk]``.

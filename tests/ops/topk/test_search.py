@@ -67,7 +67,7 @@ def test_equals_the_reference_on_ragged_batches(backend, dtype, integer):
     check(q, k, 4, backend=backend)
 
 
-@pytest.mark.parametrize("name", ["cpp", "pruned", "torch"])
+@pytest.mark.parametrize("name", ["cpp", "torch"])
 @pytest.mark.parametrize(("num", "dim", "topk"), [(1500, 10, 10), (2600, 3, 33), (1031, 17, 1)])
 def test_larger_graphs_of_odd_sizes(name, num, dim, topk, monkeypatch):
     if not usable(name):
@@ -148,7 +148,6 @@ def test_gradients_go_through_the_kept_scores():
         ({"batch_k": torch.tensor([0, 0, 1, 1])}, ValueError, "'batch_q' is missing"),
         ({"batch_q": torch.zeros(4).long(), "k": torch.ones(5, 3)}, ValueError, "'batch_k' is missing"),
         ({"backend": "fast"}, ValueError, r"one of auto, .*torch \(got 'fast'\)"),
-        ({"k": torch.ones(600, 3), "backend": "dense"}, ValueError, "600 keys; the limit is 512; backend='auto'"),
         ({"backend": "triton"}, ValueError, "'triton' cannot be used: it runs on CUDA, and the queries are on cpu"),
         pytest.param(
             {"k": torch.ones(600, 3), "topk": 300, "backend": "cpp"},
@@ -169,8 +168,7 @@ def test_auto_takes_the_first_engine_that_can_and_pays(monkeypatch):
         x = torch.randn(1, num, 3)
         return backends.explain(backends.Problem(x, x, [0, num], [0, num], topk))
 
-    assert "largest graph has 600" in explain(600)["pruned"]
-    assert explain(20_000)["pruned"] is None or not usable("pruned")
+    assert explain(600)["cpp"] is None or not usable("cpp")
     assert explain(600, topk=500)["torch"] is None
     monkeypatch.setenv("TOPOMASK_NATIVE", "0")
     assert explain(600)["cpp"] == "TOPOMASK_NATIVE=0 switches compiled code off"
@@ -260,5 +258,4 @@ def test_vector_widths_agree(monkeypatch, capability):
     for dtype in (torch.float64, torch.float32):
         for integer in (False, True):
             q, k = (data(400, 2, 7, dtype, integer) for _ in range(2))
-            for name in ("cpp", "pruned"):
-                check(q, k, 6, batch_of((150, 250)), backend=name)
+            check(q, k, 6, batch_of((150, 250)), backend="cpp")
