@@ -106,8 +106,7 @@ class RWGNKMask(Mask):
         decay, alpha = at_least_float32(self.decay, self.alpha)
         table = (index, length, count, int(graph.num_nodes), self.max_length)
         if not self.learnable:
-            read = _numbers_once if decay.is_cuda else _numbers
-            return _constant_kernel(*table, read(decay), read(alpha), decay.dtype)
+            return _constant_kernel(*table, _number(decay), _number(alpha), decay.dtype)
         with torch.autocast(index.device.type, enabled=False):  # sums of counts need float32
             walks, modulation, scale = _walks(*table, decay.abs(), alpha.abs())
         return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
@@ -124,11 +123,10 @@ def _walks(
     return walks, modulation, _squared_norms(walks.left, modulation) ** (-alpha / 2)
 
 
-def _numbers(x: Tensor) -> tuple[float, ...]:
-    return tuple(x.abs().flatten().tolist())
-
-
-_numbers_once = once_per_batch(_numbers)  # for CUDA, where reading waits
+@once_per_batch
+def _number(x: Tensor) -> float:
+    """The absolute value of a scalar; on CUDA, the host waits for it once."""
+    return float(x.abs())
 
 
 @once_per_batch
@@ -138,14 +136,14 @@ def _constant_kernel(
     count: Tensor,
     num_nodes: int,
     max_length: int,
-    decay: tuple[float, ...],
-    alpha: tuple[float, ...],
+    decay: float,
+    alpha: float,
     dtype: torch.dtype,
 ) -> ConstantOperator:
     """The kernel for numbers that do not change, computed once for all layers that read the same tensors."""
     features = _compiled_features(WalkTable(index, length, count.to(dtype)), num_nodes, max_length, decay, alpha)
     if features is None:
-        numbers = (torch.tensor(x[0] if len(x) == 1 else x, dtype=dtype, device="cpu") for x in (decay, alpha))
+        numbers = (torch.tensor(x, dtype=dtype, device="cpu") for x in (decay, alpha))
         given = (x.to(index.device, non_blocking=True) for x in numbers)
         walks, modulation, scale = _walks(index, length, count, num_nodes, max_length, *given)
         pattern = walks.left.pattern
@@ -153,14 +151,12 @@ def _constant_kernel(
     return ConstantOperator(SparseFactorOperator(features, features, num_nodes))
 
 
-def _compiled_features(
-    table: WalkTable, num_nodes: int, max_length: int, decay: tuple[float, ...], alpha: tuple[float, ...]
-) -> Factor | None:
+def _compiled_features(table: WalkTable, num_nodes: int, max_length: int, decay: float, alpha: float) -> Factor | None:
     """The factor of the kernel; :obj:`None` if compiled code cannot serve, or refuses the walks."""
-    if len(decay) > 1 or not fits_together(table) or compiled.refuses(table.load) is not None:
+    if not fits_together(table) or compiled.refuses(table.load) is not None:
         return None
-    factors = [decay[0] ** step for step in range(max_length + 1)]
-    found = compiled.walk_features(table, num_nodes, factors, -alpha[0] / 2)
+    factors = [decay**step for step in range(max_length + 1)]
+    found = compiled.walk_features(table, num_nodes, factors, -alpha / 2)
     return None if found is None else Factor(*found)
 
 
