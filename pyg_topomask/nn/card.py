@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
-from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.graph_attributes import one_line
 from pyg_topomask.nn.recorded import Recorded
 from pyg_topomask.nn.reset import Resettable
@@ -42,10 +41,6 @@ class Card:
     time: float = 1.0
     memory: float = 1.0
     examples: tuple[dict[str, Any], ...] = ({},)
-
-    def __post_init__(self) -> None:
-        check_choice("reach", self.reach, get_args(Reach))
-        check_choice("graphs", self.graphs, get_args(Graphs))
 
 
 class Described(Recorded, Resettable):

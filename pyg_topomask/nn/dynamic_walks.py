@@ -43,17 +43,14 @@ def redraw_walks(
 
     Raises:
         TypeError: If ``batch_size`` is not an integer.
-        ValueError: If ``batch_size`` is below 1, if there is a layer but no ``forward`` or no ``transition``, or if
-            the model does not call the layer exactly once.
+        ValueError: If ``batch_size`` is below 1, if there is a layer but no ``forward``, or if the model does not call
+            the layer exactly once.
     """
     if layer is None:
         return walks_along(graphs, transform, epoch)
+    if forward is None:
+        raise ValueError("walks that follow a layer's attention need 'forward' to find its input")
     batch_size = check_integer("batch_size", batch_size, 1)
-    if forward is None or transform.transition is None:
-        raise ValueError(
-            "walks that follow a layer's attention need 'forward' to find its input, and "
-            "AddRandomWalks(transition='attention')"
-        )
     weights: list[Tensor] = []
     for first in range(0, len(graphs), batch_size):
         batch = Batch.from_data_list(list(graphs[first : first + batch_size]))

@@ -40,9 +40,7 @@ class AddGridShape(GraphTransform):
     adds = ("grid_shape",)
 
     def __init__(self, grid_shape: Sequence[int] | None = None) -> None:
-        if grid_shape is not None:
-            grid_shape = check_grid_shape(grid_shape)
-        self.grid_shape = grid_shape
+        self.grid_shape = None if grid_shape is None else check_grid_shape(grid_shape)
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         return [{"grid_shape": torch.tensor([self._shape(graph)])} for graph in graphs]

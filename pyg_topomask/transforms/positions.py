@@ -28,10 +28,10 @@ class AddPositions(GraphTransform):
     adds = ("position",)
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
-        return [{"position": self._positions(graph)} for graph in graphs]
+        return [{"position": _positions(graph)} for graph in graphs]
 
-    def _positions(self, data: Data) -> Tensor:
-        num_nodes = num_nodes_of(data)
-        check_one_graph(data, "AddPositions")
-        device = next((value.device for value in data.to_dict().values() if isinstance(value, Tensor)), None)
-        return torch.arange(num_nodes, dtype=torch.get_default_dtype(), device=device)
+
+def _positions(data: Data) -> Tensor:
+    check_one_graph(data, "AddPositions")
+    device = next((value.device for value in data.to_dict().values() if isinstance(value, Tensor)), None)
+    return torch.arange(num_nodes_of(data), dtype=torch.get_default_dtype(), device=device)

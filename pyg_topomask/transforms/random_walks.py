@@ -21,9 +21,6 @@ from pyg_topomask.ops.walks.walkers import WalkGraph, walk_graph
 from pyg_topomask.transforms.graph_input import check_name, num_nodes_of
 from pyg_topomask.transforms.joined import JoinedEdges, JoinedTransform, join_edges, split_table
 
-# Largest length that the 16-bit integers of a table can hold.
-_MAX_LENGTH = 2**15 - 1
-
 
 class AddRandomWalks(JoinedTransform):
     r"""Add the random walks of every node to a graph, for graph random features and random-walk kernels.
@@ -105,8 +102,6 @@ class AddRandomWalks(JoinedTransform):
         self._diagonal = diagonal_of(independent, diagonal)
         size = (num_walks + 1) // 2 if scheme == "repelling" and self._diagonal == "corrected" else None
         walkers = walk_settings(num_walks, max_length, halt_prob, scheme, size, lengths, importance)
-        if walkers.max_length > _MAX_LENGTH:
-            raise ValueError(f"'max_length' must be at most {_MAX_LENGTH:,}, for 16-bit tables (got {max_length})")
         if self._diagonal == "corrected" and walkers.num_blocks == 1:
             raise ValueError(
                 f"diagonal='corrected' needs walkers of a start that are independent of each other (got num_walks="

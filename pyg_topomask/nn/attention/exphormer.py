@@ -100,8 +100,6 @@ class ExphormerAttention(Attention):
         super().__init__(channels, heads)
         channels = self.channels
         num_virtual = check_integer("num_virtual", num_virtual, 0)
-        if edge_dim is not None:
-            edge_dim = check_integer("edge_dim", edge_dim, 1)
         if not graph_edges and edge_dim is not None:
             raise ValueError(f"edge_dim={edge_dim} needs graph edges, but 'graph_edges' is false")
         check_dropout(dropout)

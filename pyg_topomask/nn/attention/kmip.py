@@ -81,13 +81,8 @@ class KMIPAttention(Attention):
         backend: str = "auto",
         checkpoint: bool = False,
     ) -> None:
-        super().__init__(channels, heads, divided=False)
+        super().__init__(channels, heads, divided=kq_dim is None or val_dim is None)
         channels, heads = self.channels, self.heads
-        if (kq_dim is None or val_dim is None) and channels % heads != 0:
-            raise ValueError(
-                f"'channels' must be divisible by 'heads' (got {channels} and {heads}), unless 'kq_dim' and 'val_dim' "
-                "are given"
-            )
         k = check_integer("k", k, 1)
         kq_dim = channels // heads if kq_dim is None else check_integer("kq_dim", kq_dim, 1)
         val_dim = channels // heads if val_dim is None else check_integer("val_dim", val_dim, 1)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.checks import check_dropout
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
@@ -91,8 +91,6 @@ class SANAttention(Attention):
     ) -> None:
         super().__init__(channels, heads)
         channels = self.channels
-        if edge_dim is not None:
-            edge_dim = check_integer("edge_dim", edge_dim, 1)
         if not (gamma > 0 and isfinite(gamma)):
             raise ValueError(f"'gamma' must be a positive number (got {gamma}); full_graph=False leaves out non-edges")
         check_dropout(dropout)

@@ -37,16 +37,14 @@ class CategoricalEncoder(Encoder):
         attribute: Name of the features, ``"x"`` or ``"edge_attr"``.
 
     Raises:
-        ValueError: If a number of categories is below 1. When called, if the graph has another number of columns or a
-            category is out of range; on CUDA, the latter fails a device-side assertion instead.
+        ValueError: When called, if the graph has another number of columns or a category is out of range; on CUDA, the
+            latter fails a device-side assertion instead.
     """
 
     size: Tensor
 
     def __init__(self, channels: int, sizes: Sequence[int], attribute: str) -> None:
         super().__init__()
-        if min(sizes) < 1:
-            raise ValueError(f"'sizes' must be at least one in each column (got {list(sizes)})")
         self.channels, self.sizes, self.attribute, self.requires = channels, tuple(sizes), attribute, (attribute,)
         self.table = EmbeddingBag(sum(sizes), channels, mode="sum")
         self.register_buffer("size", torch.tensor(sizes), persistent=False)

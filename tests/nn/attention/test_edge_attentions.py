@@ -40,8 +40,6 @@ def test_bad_graphs_are_refused(build):
     with pytest.raises(ValueError, match="'edge_index' contains node 4, but nodes are 0 to 3"):
         attn(x[:4], None, Data(edge_index=data.edge_index))
     assert attn(x, None, Data(edge_index=torch.tensor([[0], [1]]))).shape == (5, 8)  # PyG would guess 2 nodes
-    with pytest.raises(ValueError, match=r"'edge_dim' must be at least 1 \(got 0\)"):
-        build(edge_dim=0)
     with pytest.raises(ValueError, match="edge_dim=3, but the graph has no 'edge_attr'"):
         build(edge_dim=3)(x, None, data)
     data.edge_attr = torch.rand(8, 2)
