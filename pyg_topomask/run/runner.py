@@ -98,18 +98,18 @@ def run_config(
     refuse_other_runs(folder, config)
     with nullcontext(display) if display else Display(standard_output(quiet=not is_main())) as shown:
         for note in notes_of(parsed):
-            shown.print(f"note: {note}")
+            shown.say(f"note: {note}")
         given = [key for key in unused if key in parsed.overridden]  # others may be meant for the file's own attention
         if given:
-            shown.print(f"note: {config.gt.layer_type} does not use {', '.join(given)}")
+            shown.say(f"note: {config.gt.layer_type} does not use {', '.join(given)}")
         notes = {unfinished_note(find_checkpoint(run.config).parent) for run in runs if config.pretrained.dir}
         for note in sorted(filter(None, notes)):
-            shown.print(note)
+            shown.say(note)
         dataset = None
         for run in runs:
             with _sole_writer(run.folder) if is_main() and read_result(run.folder) is None else nullcontext():
                 if read_result(run.folder) is not None:  # another process may have finished it just now
-                    shown.print(f"{run.title}: finished before, kept")
+                    shown.say(f"{run.title}: finished before, kept")
                     continue
                 dataset = dataset or loaded(config, shown)
                 run.run(dataset, shown)

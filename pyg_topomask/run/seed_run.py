@@ -80,7 +80,7 @@ class SeedRun:
         with quiet():
             found = (self._infer if self.config.train.is_inference else self._train)(module, splits, display)
         text = self._write_result(*found, module, splits)
-        display.print(f"{self.title}: done in {found[1]['wall_time_s']:.1f} s  {text}")
+        display.say(f"{self.title}: done in {found[1]['wall_time_s']:.1f} s  {text}")
 
     def _build_module(self, splits: Splits) -> GraphModule:
         """The model at its final width, with pretrained weights if the config names a run."""
@@ -161,7 +161,7 @@ class SeedRun:
 
         start = epochs_done(folder)
         if start:
-            display.print(f"{self.title}: resuming after {start} epochs")
+            display.say(f"{self.title}: resuming after {start} epochs")
         job.update(start)
         recorder = Recorder(folder, config, on_epoch)
         train, val, test = loaders(config, splits, config.seed)
@@ -174,7 +174,7 @@ class SeedRun:
             recorder,
             ReturnFreedMemory(),
         ]
-        loggers = loggers_of(config, folder, self.title, display.print) if is_main() else []
+        loggers = loggers_of(config, folder, self.title, display.say) if is_main() else []
         failed = 1
         try:
             trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)

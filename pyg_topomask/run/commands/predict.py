@@ -76,7 +76,7 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     model, transform = load(seed)
     task, note = transform.task, unfinished_note(seed)
     if note is not None:
-        shown.print(note)
+        shown.say(note)
     if data in (*PARTS, "all"):
         items = _of_the_run(transform.config, data)
     elif Path(data).expanduser().is_file():

@@ -22,5 +22,5 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     with Display(standard_output(quiet=not is_main())) as display:
         summary = run_config(arguments.config, arguments.out, arguments.repeat, overrides, display=display)
     display.console.print(summary_table(summary))
-    display.print(f"results: {summary['folder']}")
+    display.say(f"results: {summary['folder']}")
     return 0

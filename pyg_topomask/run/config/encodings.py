@@ -128,17 +128,10 @@ class GraphormerBiasConfig(EnabledConfig):
     """Number of out-degrees with their own embedding."""
 
 
-class ElectrostaticKernelConfig(Section):
-    """``posenc_ElstaticSE.kernel``: no key of it has an effect."""
-
-    no_effect_because: ClassVar = {"the measures of the potential are fixed": "times times_func"}
-
-
 class ElectrostaticConfig(EncodingConfig):
     """``posenc_ElstaticSE``: electrostatic potentials."""
 
-    kernel: ElectrostaticKernelConfig = Field(default_factory=ElectrostaticKernelConfig, exclude=True)
-    """No key of it has an effect."""
+    no_effect_because: ClassVar = {"the measures of the potential are fixed": "kernel"}
 
 
 class ResistanceConfig(Section):

@@ -25,7 +25,7 @@ class TrainConfig(Section):
     mode: Literal["custom", "standard", "inference-only"] = "custom"
     """custom, standard: train (both are the same here); inference-only: evaluate `pretrained.dir` on all three sets.
     For GraphGPS's log-attn-weights, use `topomask show`."""
-    batch_size: Annotated[Size, ReadIf("batches")] = 32
+    batch_size: Annotated[Size, ReadIf("several_batches")] = 32
     """Number of graphs in a batch, or of training nodes in a batch of neighbourhoods (neighbor, walks)."""
     sampler: Sampler = "full_batch"
     """full_batch: whole graphs; random_partition, cluster, neighbor, walks: parts of one large graph."""

@@ -139,10 +139,6 @@ class Conditions:
         """The data set is one graph."""
         return is_one_graph(self.config.dataset)
 
-    def batches(self, key: str) -> bool:
-        """There are several graphs, or neighbourhoods are sampled."""
-        return not is_one_graph(self.config.dataset) or self.config.train.sampler in ("neighbor", "walks")
-
     def several_batches(self, key: str) -> bool:
         """There are several graphs, or parts of one are sampled."""
         return not is_one_graph(self.config.dataset) or self.config.train.sampler != "full_batch"

@@ -236,9 +236,6 @@ class Served(Dataset[Data]):
     def __len__(self) -> int:
         return len(self.graphs)
 
-    def __getitem__(self, index: int) -> Data:
-        return self.__getitems__([index])[0]
-
     def __getitems__(self, indices: Sequence[int]) -> list[Data]:
         return apply_all(self.transforms, [self.graphs[index] for index in indices])
 
@@ -254,7 +251,6 @@ class Joined(Served):
     """
 
     def __init__(self, graphs: Sequence[Data], batch_size: int) -> None:
-        super().__init__(graphs)
         self.batch_size = batch_size
         self.replace(graphs)
 

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
@@ -37,23 +36,23 @@ class Job:
     def __init__(self, display: Display, title: str, total: int) -> None:
         self.display, self.title, self.total, self.done = display, title, total, 0
         self._printed = time.perf_counter()
-        self._task = display.progress.add_task(title, total=total, note="")
+        self._task = display.add_task(title, total=total, note="")
 
     def update(self, done: int, note: str = "") -> None:
         """Set the number of steps done and a short note, such as the latest metrics."""
         self.done = done
-        self.display.progress.update(self._task, completed=done, note=note)
+        self.display.update(self._task, completed=done, note=note)
         now = time.perf_counter()
         if not self.display.console.is_terminal and now - self._printed > SECONDS and done < self.total:
             self._printed = now
-            self.display.print(f"{self.title}: {done}/{self.total}  {note}".rstrip())
+            self.display.say(f"{self.title}: {done}/{self.total}  {note}".rstrip())
 
     def remove(self) -> None:
         """Remove the line of a job that is done."""
-        self.display.progress.remove_task(self._task)
+        self.display.remove_task(self._task)
 
 
-class Display:
+class Display(Progress):
     """Progress of one or several runs; a context manager.
 
     Args:
@@ -61,17 +60,9 @@ class Display:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or standard_output()
+        console = console or standard_output()
         columns = *Progress.get_default_columns(), MofNCompleteColumn(), TextColumn("{task.fields[note]}")
-        self.progress = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-
-    def __enter__(self) -> Display:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self.console.is_terminal:  # elsewhere, rich would print an empty line
-            self.progress.stop()
+        super().__init__(*columns, console=console, disable=not console.is_terminal)
 
     def job(self, title: str, total: int) -> Job:
         """Start a job on a new line; the arguments are those of :class:`Job`."""
@@ -86,6 +77,6 @@ class Display:
         finally:
             job.remove()
 
-    def print(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """Print a line above the display."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -31,7 +31,7 @@ def test_a_terminal_shows_a_bar():
     with Display(Console(file=text, force_terminal=True, width=120)) as display:
         job = display.job("work", 10)
         job.update(4, "loss 0.5")
-        display.progress.refresh()
+        display.refresh()
         shown = text.getvalue()
     assert "4/10" in shown
     assert "loss 0.5" in shown
