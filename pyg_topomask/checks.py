@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Sequence
-from numbers import Real
 from operator import index
 
 import torch
@@ -54,9 +53,7 @@ def check_floating(name: str, value: Tensor) -> None:
 
 
 def check_dropout(dropout: float) -> None:
-    """Refuse a dropout probability that is not in [0, 1). Raises TypeError and ValueError."""
-    if not isinstance(dropout, Real):
-        raise TypeError(f"'dropout' must be a number (got {dropout!r})")
+    """Refuse a dropout probability that is not in [0, 1). Raises ValueError."""
     if not 0 <= dropout < 1:  # also false for NaN
         raise ValueError(f"'dropout' must be a probability in [0, 1) (got {dropout})")
 

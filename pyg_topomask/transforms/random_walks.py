@@ -174,17 +174,14 @@ class AddRandomWalks(JoinedTransform):
         """The attributes of each graph with that prefix, from the tables of the queries and, if apart, the keys."""
         ptr, columns = joined.ptr, dict[str, list[Tensor]]()
         for prefix, walks in zip((name, f"{name}_key"), tables):
-            columns |= self._columns(walks, prefix, joined)
+            length = walks.length.to(torch.int8 if self.max_length < 128 else torch.int16)
+            found = split_table(joined, walks.index, length, walks.load, walks.count)
+            columns |= {f"{prefix}_{part}": rows for part, rows in zip(("index", "length", "load", "count"), found)}
         if self._diagonal == "corrected":
             diagonal = corrected_diagonal(tables[0], self._walkers)
             sizes = ptr.diff().tolist() if ptr.numel() > 2 else [diagonal.size(0)]
             columns[f"{name}_diagonal"] = [part.clone() for part in diagonal.split(sizes)]
         return columns
-
-    def _columns(self, walks: Walks, name: str, joined: JoinedEdges) -> dict[str, list[Tensor]]:
-        length = walks.length.to(torch.int8 if self.max_length < 128 else torch.int16)
-        columns = split_table(joined, walks.index, length, walks.load, walks.count)
-        return {f"{name}_{part}": column for part, column in zip(("index", "length", "load", "count"), columns)}
 
 
 def with_relation(graph: Data, relation: tuple[int, ...]) -> Data:

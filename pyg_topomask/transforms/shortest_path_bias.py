@@ -71,12 +71,8 @@ class AddShortestPathBias(Encoding):
         if self.paths:
             for position, (graph, lengths) in enumerate(zip(graphs, hops.split(squares))):
                 size = batch.sizes[position]
-                types = types_along_paths(
-                    lengths.view(size, size).numpy(),
-                    before[position],
-                    _edge_types(graph, size),
-                    self.num_spatial_types - 1,
-                )
+                table = lengths.view(size, size).numpy()
+                types = types_along_paths(table, before[position], _edge_types(graph, size), self.num_spatial_types - 1)
                 added[position]["pair_shortest_path_types"] = torch.from_numpy(types).flatten(0, 1)
         return added
 

@@ -191,17 +191,8 @@ class GKATConv(Attention):
         """Attend; arguments and errors are those of :meth:`Attention.forward`."""
         batch = check_input(x, self.in_channels, batch, graph)
         v, receiver, sender = self.project(x)
-        out = masked_additive_attention(
-            receiver,
-            sender,
-            v,
-            self.mask(graph),
-            batch,
-            self.path,
-            self.negative_slope,
-            self.dropout if self.training else 0.0,
-            self.normalizer,
-        )
+        settings = self.path, self.negative_slope, self.dropout if self.training else 0.0, self.normalizer
+        out = masked_additive_attention(receiver, sender, v, self.mask(graph), batch, *settings)
         out = out.flatten(1) if self.concat else out.mean(1)
         out = out if self.bias is None else out + self.bias
         return (elu(out) if self.elu else out).to(x.dtype)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -143,29 +145,16 @@ class SANAttention(Attention):
         """
         edge_index = read_edges(self, graph)
         check_rows(graph, x.size(0))
-        edge = self._edge_vectors(graph, edge_index.size(1), x.dtype)
         q, k, v = self._split_heads(self.qkv(x))
-        found = self._non_edge_tensors(x)
-        with torch.autocast(x.device.type, enabled=False):
-            non_edges = None
-            if found is not None:
-                other_q, other_k, vector = at_least_float32(*found)
-                non_edges = other_q * vector, other_k
-            return at_least_float32(q, k, v, edge), edge_index, non_edges, v.dtype
-
-    def _edge_vectors(self, graph: Data | None, num_edges: int, dtype: torch.dtype) -> Tensor:
-        """Vectors of the edges, ``[E, H, D]``, or one vector for all of them, ``[1, H, D]``."""
+        shape, dtype = (-1, *q.shape[1:]), v.dtype
+        edge: Any = self.edge_vector  # one for all edges
         if self.edge is not None:
-            edge = self.edge(read_edge_attr(graph, self.edge.in_features, num_edges, dtype))
-        else:
-            assert self.edge_vector is not None  # exists if 'edge_dim' is None
-            edge = self.edge_vector[None]
-        return self._split_heads(edge, 1)[0]
-
-    def _non_edge_tensors(self, x: Tensor) -> tuple[Tensor, ...] | None:
-        """Queries and keys of non-edges, ``[N, H, D]``, and the vector that replaces an edge's, ``[1, H, D]``."""
-        if self.absent_qk is None:
-            return None
-        assert self.absent_vector is not None  # exists with 'full_graph', which all layers of a stack must share
-        vector = self.absent_vector if self.absent is None else self.absent(self.absent_vector)
-        return *self._split_heads(self.absent_qk(x), 2), *self._split_heads(vector[None], 1)
+            edge = self.edge(read_edge_attr(graph, self.edge.in_features, edge_index.size(1), x.dtype))
+        absent: Sequence[Tensor] = ()
+        if self.absent_qk is not None:
+            vector: Any = self.absent_vector if self.absent is None else self.absent(self.absent_vector)
+            absent = [*self._split_heads(self.absent_qk(x), 2), vector.view(shape)]
+        with torch.autocast(x.device.type, enabled=False):
+            q, k, v, edge, *absent = at_least_float32(q, k, v, edge.view(shape), *absent)
+            non_edges = (absent[0] * absent[2], absent[1]) if absent else None
+            return (q, k, v, edge), edge_index, non_edges, dtype
