@@ -40,7 +40,7 @@ TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", to
 TYPES |= {torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 HALF = ("q", "k", "v", "grad_q", "grad_k", "grad_v", "array")
 SIZES = ("DIM", "WIDTH", "CHANNELS", "HEADS", "SIZE")
-SHOWN = (*SIZES, "KERNEL", "DROPPED")
+SHOWN = (*SIZES, "KERNEL", "OF_EDGE", "DROPPED")
 
 Launch = tuple[str, str, tuple[Any, ...], dict[str, Any]]
 
@@ -72,6 +72,7 @@ def in_half(launch: Launch) -> Launch:
     """The launch with queries, keys, values and their gradients in half precision."""
     module, name, given, constants = launch
     names, half = getattr(importlib.import_module(module), name).arg_names, torch.empty(0, dtype=torch.bfloat16)
+    names = ["" if key == "grad_k" and constants.get("OF_EDGE") else key for key in names]
     return module, name, tuple(half if key in HALF else x for key, x in zip(names, given)), constants
 
 
@@ -130,7 +131,9 @@ def widest(found: list[Launch]) -> list[Launch]:
     """The launch whose programs hold the most numbers: for each kernel and kind of scores, of one head and of more."""
     kept: dict[tuple[Any, ...], Launch] = {}
     for launch in sorted(found, key=lambda launch: prod(launch[3].get(key, 1) for key in SIZES)):
-        kept[launch[1], launch[3].get("KERNEL"), launch[3].get("HEADS", 1) > 1, launch[2][0].dtype] = launch
+        _, name, given, constants = launch
+        kinds = constants.get("KERNEL"), constants.get("OF_EDGE"), constants.get("HEADS", 1) > 1
+        kept[name, kinds, given[0].dtype, given[5] is None] = launch
     return list(kept.values())
 
 

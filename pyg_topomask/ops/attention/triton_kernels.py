@@ -9,6 +9,7 @@ Arguments that several kernels share:
 
 - ``row_ptr``, ``row_of_pair``, ``col``: the pattern; ``column_ptr``, ``column_of_place``, ``order``: its transposed
   order, in which pair ``order[i]`` has the place ``i``;
+- ``edge``, ``of_pair``: vectors ``[*, heads, width]`` that multiply keys, and that of each pair; or nothing;
 - ``parts``: sums of pieces, ``[2 * cuts, heads, *]``, in the precision of sums; see `piece`;
 - ``<array>_row``, ``<array>_head``, ``<array>_pair``: strides;
 - ``HEADS``, ``WIDTH``, ``CHANNELS``: powers of two, at least as large as their names in small letters;
@@ -48,6 +49,13 @@ def vectors(array, row, by_row, head, by_head, there, size, SIZE: tl.constexpr):
     at = row[:, None, None] * by_row + head[None, :, None] * by_head + lane[None, None, :]
     found = tl.load(array + at, mask=there[:, :, None] & (lane < size)[None, None, :], other=0.0)
     return found if found.dtype == tl.float64 else found.to(tl.float32)
+
+
+@jit
+def edge_vectors(edge, of_pair, pair, inside, head, there, heads, width, WIDTH: tl.constexpr):
+    """Vectors of the edges of pairs, as `vectors`."""
+    number = tl.load(of_pair + pair, mask=inside, other=0).to(tl.int64)
+    return vectors(edge, number, heads * width, head, width, there, width, WIDTH)
 
 
 @jit
@@ -208,7 +216,7 @@ def pair_gradients(
 
 @launched
 def forward(
-    q, k, v, entry, bound, row_ptr, row_of_pair, col, sums, tops, parts, part_tops,
+    q, k, v, entry, bound, edge, of_pair, row_ptr, row_of_pair, col, sums, tops, parts, part_tops,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
     heads, width, channels, num_pairs, seed, rows, cuts,
     KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr, CUT: tl.constexpr,
@@ -227,6 +235,8 @@ def forward(
         there = (pair < last)[:, None] & own_there
         sender = tl.load(col + pair, mask=pair < last, other=0).to(tl.int64)
         key = vectors(k, sender, k_row, head, k_head, there, width, WIDTH)
+        if edge is not None:
+            key *= edge_vectors(edge, of_pair, pair, pair < last, head, there, heads, width, WIDTH)
         entries = numbers(entry, pair, entry_pair, head, entry_head, there)
         bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
         kernel = scores(query, key, SLOPE, KERNEL)
@@ -252,7 +262,7 @@ def forward(
 
 @launched
 def backward_rows(
-    q, k, v, entry, bound, row_ptr, row_of_pair, col, grad, tops, grad_q, parts, grad_entry, grad_bound,
+    q, k, v, entry, bound, edge, of_pair, row_ptr, row_of_pair, col, grad, tops, grad_q, parts, grad_entry, grad_bound,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
     heads, width, channels, num_pairs, seed, rows, cuts,
     HAS_BOUND: tl.constexpr, SHARED_ENTRY: tl.constexpr, SHARED_BOUND: tl.constexpr,
@@ -272,6 +282,8 @@ def backward_rows(
         there = (pair < last)[:, None] & own_there
         sender = tl.load(col + pair, mask=pair < last, other=0).to(tl.int64)
         key = vectors(k, sender, k_row, head, k_head, there, width, WIDTH)
+        if edge is not None:
+            key *= edge_vectors(edge, of_pair, pair, pair < last, head, there, heads, width, WIDTH)
         value = vectors(v, sender, v_row, head, v_head, there, channels, CHANNELS)
         entries = numbers(entry, pair, entry_pair, head, entry_head, there)
         bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
@@ -293,18 +305,25 @@ def backward_rows(
 
 @launched
 def backward_columns(
-    q, k, v, entry, bound, column_ptr, column_of_place, order, row_of_pair, grad, tops, grad_k, grad_v, parts, parts_v,
+    q, k, v, entry, bound, edge, of_pair, column_ptr, column_of_place, order, row_of_pair, col,
+    grad, tops, grad_k, parts, grad_v, parts_v,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
     heads, width, channels, num_pairs, seed, columns, cuts,
     KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr, CUT: tl.constexpr,
-    PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, OF_EDGE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the key and the value of one column, whose pairs are ``order[column_ptr[j]:column_ptr[j + 1]]``."""
+    """Gradients of the key and the value of one column, whose pairs are ``order[column_ptr[j]:column_ptr[j + 1]]``.
+
+    If ``OF_EDGE``, the pairs of a "column" have an edge vector in common, and the gradient is that of the vector.
+    """
     column, first, last, part = piece(column_ptr, column_of_place, columns, cuts, CUT)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
     own, own_there = column + tl.zeros((1,), tl.int64), (head < heads)[None, :]
-    key = vectors(k, own, k_row, head, k_head, own_there, width, WIDTH)
-    value = vectors(v, own, v_row, head, v_head, own_there, channels, CHANNELS)
+    if OF_EDGE:
+        key = vectors(edge, own, heads * width, head, width, own_there, width, WIDTH)
+    else:
+        key = vectors(k, own, k_row, head, k_head, own_there, width, WIDTH)
+        value = vectors(v, own, v_row, head, v_head, own_there, channels, CHANNELS)
     of_key, of_value = tl.zeros((HEADS, WIDTH), key.dtype), tl.zeros((HEADS, CHANNELS), key.dtype)
     for start in range(first, last, PAIRS):
         place = start + tl.arange(0, PAIRS)
@@ -312,6 +331,12 @@ def backward_columns(
         pair = tl.load(order + place, mask=place < last, other=0).to(tl.int64)
         receiver = tl.load(row_of_pair + pair, mask=place < last, other=0).to(tl.int64)
         query = vectors(q, receiver, q_row, head, q_head, there, width, WIDTH)
+        if OF_EDGE:
+            sender = tl.load(col + pair, mask=place < last, other=0).to(tl.int64)
+            query *= vectors(k, sender, k_row, head, k_head, there, width, WIDTH)
+            value = vectors(v, sender, v_row, head, v_head, there, channels, CHANNELS)
+        elif edge is not None:
+            query *= edge_vectors(edge, of_pair, pair, place < last, head, there, heads, width, WIDTH)
         of_sum, of_size = row_gradients(grad, receiver, head, there, heads, channels, CHANNELS)
         top = numbers(tops, receiver, heads, head, 1, there)
         entries = numbers(entry, pair, entry_pair, head, entry_head, there)
@@ -321,6 +346,8 @@ def backward_columns(
             query, key, value, of_sum, of_size, top, entries, bounds, kept, SLOPE, KERNEL
         )
         of_key += tl.sum(of_product[:, :, None] * query, axis=0)
-        of_value += tl.sum((entries * kernel * kept)[:, :, None] * of_sum, axis=0)
+        if not OF_EDGE:
+            of_value += tl.sum((entries * kernel * kept)[:, :, None] * of_sum, axis=0)
     store_sum(grad_k, parts, column, part, head, heads, of_key, width, WIDTH)
-    store_sum(grad_v, parts_v, column, part, head, heads, of_value, channels, CHANNELS)
+    if not OF_EDGE:
+        store_sum(grad_v, parts_v, column, part, head, heads, of_value, channels, CHANNELS)

@@ -119,10 +119,16 @@ def typed_edge_problem(
     edges = typed_edges(*where)
     vectors = EdgeVectors(kinds, edges.kind, kinds.size(0))
     if edge is not None:
-        of_pair = torch.where(edges.number < edge.size(0), edges.number + kinds.size(0), edges.kind)
-        vectors = EdgeVectors(torch.cat([kinds, edge + kinds[0]]), of_pair.int(), kinds.size(0))
+        of_pair = _vector_of_pair(edges.number, edges.kind, edge.size(0), kinds.size(0))
+        vectors = EdgeVectors(torch.cat([kinds, edge + kinds[0]]), of_pair, kinds.size(0))
     kernel = Kernel("softmax", dropout=dropout)
     return Problem(kernel, q * q.size(-1) ** -0.5, k, v, PatternMask(edges.pattern), edges=vectors)
+
+
+@once_per_batch
+def _vector_of_pair(number: Tensor, kind: Tensor, num_edges: int, num_kinds: int) -> Tensor:
+    """The vector of each pair, int32: graph edges have their own, which follow those of the types."""
+    return torch.where(number < num_edges, number + num_kinds, kind).int()
 
 
 def edge_scores(q: Tensor, k: Tensor, edge: Tensor, edge_index: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from pyg_topomask.limits import limits
 from pyg_topomask.operators import DenseOperator, LowRankOperator, OnesOperator, SparseFactorOperator
 from pyg_topomask.ops import explain, masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
+from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.plan import ENGINES, PATHS, plan
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.typing import PerformanceWarning
@@ -62,8 +62,6 @@ def test_every_refusal_has_its_reason():
     assert explain(q, k, v, grf)["parts"] == "all pairs can be listed together"
     assert "without signs" in explain(q, k, v, grf, normalizer="signed")["pairs_cpp"]
     assert "on CUDA (got cpu)" in explain(q, k, v, grf)["pairs_triton"]
-    edges = EdgeVectors(q, torch.zeros(1), 1)
-    assert "edge vectors" in ENGINES["pairs_triton"].refuses(Problem(Kernel("softmax"), q, k, v, grf, edges=edges))
 
 
 def test_compiled_code_refuses_what_it_does_not_compute(monkeypatch):

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops import triton_support
-from pyg_topomask.ops.attention.kernels import KERNELS, Kernel, factors_kept
+from pyg_topomask.ops.attention.kernels import KERNELS, EdgeVectors, Kernel, factors_kept
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import CompiledOp
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.sparse import Pattern, check_entries
+from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.triton_support import power_of_two
 
 _MODULE = "pyg_topomask.ops.attention.triton_kernels"
@@ -34,13 +34,15 @@ class PairSums(CompiledOp):
     Only the kernels' backward pass reads these scores, so that the twin leaves them at −inf.
 
     ``q [rows, H, R]``, ``k [columns, H, R]`` and ``v [columns, H, D]`` are in the order of the pattern. ``entry`` and
-    ``bound`` are ``[H or 1, P]``; the mask bounds itself if there is no bound. ``rowptr`` and ``col``
-    are int32, the ``seed`` of the dropout is int64 and on CPU. ``q``, ``k`` and ``v``, and so their gradients, may be
-    in half precision; all sums have the dtype of ``entry``, float32 or float64.
+    ``bound`` are ``[H or 1, P]``; the mask bounds itself if there is no bound. ``edge [E, H, R]`` are edge vectors, of
+    which pairs have those that ``of_pair`` says. ``rowptr``, ``col`` and ``of_pair`` are int32, the ``seed`` of the
+    dropout is int64 and on CPU. ``q``, ``k`` and ``v``, and so their gradients, may be in half precision; all sums have
+    the dtype of ``entry``, float32 or float64.
     """
 
     library, name = "", "pair_sums_triton"
-    arrays, differentiable = ("entry", "q", "k", "v", "bound?", "rowptr", "col", "seed?"), 5
+    arrays = ("entry", "q", "k", "v", "bound?", "edge?", "rowptr", "col", "of_pair?", "seed?")
+    differentiable = 6
     results, constant_results, keeps_results = ("sums", "tops"), 1, True
     numbers = {"kernel": int, "negative_slope": float, "dropout": float}  # noqa: RUF012
 
@@ -53,14 +55,15 @@ class PairSums(CompiledOp):
         return triton_support.refuses(entry.device)
 
     def twin(self, *inputs: Any) -> tuple[Tensor, Tensor]:
-        entry, *qkv, bound, rowptr, col, seed, kernel, negative_slope, dropout = inputs
+        entry, *qkv, bound, edge, rowptr, col, of_pair, seed, kernel, negative_slope, dropout = inputs
         q, k, v = at_least_float32(*qkv)
         pattern = Pattern(None, col, q.size(0), k.size(0), rowptr=rowptr)
         entries = entry.t() if entry.size(0) > 1 else entry[0]
         bounds = entries if bound is None else bound.t() if bound.size(0) > 1 else bound[0]
         how = Kernel(KERNELS[kernel], negative_slope=negative_slope)
         kept = factors_kept(dropout, seed, pattern, v)
-        sums = how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=kept)
+        edges = None if edge is None else EdgeVectors(edge, of_pair, edge.size(0))
+        sums = how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=kept, edges=edges)
         return sums, sums.new_full(sums.shape[:2], -torch.inf)
 
     def run(
@@ -71,18 +74,16 @@ class PairSums(CompiledOp):
         room: Sequence[Tensor | None] = (),
     ) -> None:
         """Launch the forward kernel, or those that fill the gradients that have ``room``."""
-        entry, q, k, v, bound, rowptr, col, seed, kernel, slope, dropout = inputs
+        entry, q, k, v, bound, edge, rowptr, col, of_pair, seed, kernel, slope, dropout = inputs
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         entry, bound = entry.contiguous(), None if bound is None else bound.contiguous()
         (heads, width), channels = q.shape[1:], v.size(-1)
-        arrays = (q, k, v, entry, entry if bound is None else bound)
-        strides = [stride for x in arrays[:3] for stride in x.stride()[:2]]
-        strides += [
-            stride if size > 1 else 0
-            for x in arrays[3:]
-            for size, stride in ((2, x.stride(1)), (x.size(0), x.stride(0)))
-        ]
-        block = _head_block(heads, width, channels)
+        weights = entry, entry if bound is None else bound
+        arrays = (q, k, v, *weights, None if edge is None else edge.contiguous(), of_pair)
+        strides = [stride for x in (q, k, v) for stride in x.stride()[:2]]
+        for x in weights:
+            strides += [x.stride(1), x.stride(0) if x.size(0) > 1 else 0]
+        block = _head_block(heads, width if edge is None else 2 * width, channels)
         blocks = -(-heads // block)
         constants: dict[str, Any] = {
             "KERNEL": kernel,
@@ -119,20 +120,25 @@ class PairSums(CompiledOp):
             return combine(sums, parts, *rows, tops=(tops, part_tops) if kernel else (None, None))
         (grad,), (of_rows, of_keys, of_values) = grads, map(parts_of, (width, width, channels))
         of_q, of_k, of_v = (x.new_empty(x.shape) if space is None else space for x, space in zip((q, k, v), room[1:]))
-        weights = room[0], room[4]
-        shared = [x is not None and x.size(0) == 1 for x in weights]  # then each block of heads has its own sums
-        filled = [x.new_empty(blocks, x.size(1)) if x is not None and one else x for x, one in zip(weights, shared)]
+        of_weights = room[0], room[4]
+        shared = [x is not None and x.size(0) == 1 for x in of_weights]  # then each block of heads has its own sums
+        filled = [x.new_empty(blocks, x.size(1)) if x is not None and one else x for x, one in zip(of_weights, shared)]
         flags = {"HAS_BOUND": bound is not None, "SHARED_ENTRY": shared[0], "SHARED_BOUND": shared[1]}
         launch("backward_rows", q.size(0), *rows, col, grad, tops, of_q, of_rows, *filled, **flags)
         combine(of_q, of_rows, *rows)
-        for x, of_blocks, one in zip(weights, filled, shared):
+        for x, of_blocks, one in zip(of_weights, filled, shared):
             if x is not None and of_blocks is not None and one:
                 x.copy_(of_blocks.sum(0, keepdim=True))
+        pairs = rows[1], col, grad, tops
         if room[2] is not None or room[3] is not None:
-            *columns, order = _transpose(col, k.size(0))
-            launch("backward_columns", k.size(0), *columns, order, rows[1], grad, tops, of_k, of_v, of_keys, of_values)
-            combine(of_k, of_keys, *columns)
-            combine(of_v, of_values, *columns)
+            places = _transpose(col, k.size(0))
+            launch("backward_columns", k.size(0), *places, *pairs, of_k, of_keys, of_v, of_values, OF_EDGE=False)
+            combine(of_k, of_keys, *places[:2])
+            combine(of_v, of_values, *places[:2])
+        if room[5] is not None:
+            places = _transpose(of_pair, edge.size(0))
+            launch("backward_columns", edge.size(0), *places, *pairs, room[5], of_keys, None, None, OF_EDGE=True)
+            combine(room[5], of_keys, *places[:2])
 
 
 _pair_sums = PairSums()
@@ -142,8 +148,6 @@ def refuses(problem: Problem) -> str | None:
     """Why the engine cannot serve."""
     if problem.no_compiled_pairs is not None:
         return problem.no_compiled_pairs
-    if problem.edges is not None and problem.edges.vectors.size(0) > problem.edges.common:
-        return "it serves edge vectors that pairs share"
     if not problem.v.is_cuda:  # Triton's interpreter would serve CPU tensors, a thousand times as slowly
         return f"it runs on CUDA (got {problem.v.device})"
     return _pair_sums.refuses(problem.v)
@@ -153,28 +157,19 @@ def attend(problem: Problem) -> Tensor:
     """The outputs."""
     kernel, (pattern, entries, bounds) = problem.kernel, problem.pairs().evaluated()
     q, k, v = (pattern.arrange(x) for x in (problem.q, problem.k, problem.v))
-    col = pattern.col
-    if problem.edges is not None:  # one column for each node and vector
-        vectors, of_pair, kinds = problem.edges
-        check_entries(kinds * k.size(0))
-        col = _columns_of_kinds(col, of_pair, k.size(0))
-        k, v = (vectors[:, None] * k).flatten(0, 1), v.repeat(kinds, 1, 1)
+    edge, of_pair = (None, None) if problem.edges is None else problem.edges[:2]
     entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
     seed = draw_seeds(1) if kernel.dropout else None
-    rest = pattern.rowptr, col, seed, KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
-    return problem.finish(pattern.restore(_pair_sums(entry, q, k, v, None if bounds is entries else bound, *rest)[0]))
+    rest = pattern.rowptr, pattern.col, of_pair, seed, KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
+    return problem.finish(
+        pattern.restore(_pair_sums(entry, q, k, v, None if bounds is entries else bound, edge, *rest)[0])
+    )
 
 
 def _head_block(heads: int, width: int, channels: int) -> int:
     """Number of heads of a program, a power of two, whose numbers fit together."""
     fitting = max(1, _NUMBERS // (power_of_two(width) + power_of_two(channels)))
     return min(power_of_two(heads), 1 << (fitting.bit_length() - 1))
-
-
-@once_per_batch
-def _columns_of_kinds(col: Tensor, of_pair: Tensor, num_columns: int) -> Tensor:
-    """Columns of pairs, int32, if each node has a column for each edge vector."""
-    return of_pair * num_columns + col
 
 
 @once_per_batch
