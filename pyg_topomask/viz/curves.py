@@ -37,18 +37,12 @@ def plot_curves(
 
     Raises:
         KeyError: If a column is missing.
-        ValueError: If there is no model or no key, or the number of axes or labels is wrong.
+        ValueError: If the number of axes or labels is not that of the keys.
         ImportError: If matplotlib is missing.
     """
-    if not metrics or not keys:
-        raise ValueError(f"'metrics' and 'keys' must not be empty (got {len(metrics)} models and {len(keys)} keys)")
     axes = panels(len(keys), 5.2, 3.8)[1] if ax is None else ax
     labels = [key.replace("_", " ") for key in keys] if labels is None else list(labels)
-    if not len(axes) == len(labels) == len(keys):
-        raise ValueError(
-            f"'ax' and 'labels' must have one entry for each of {len(keys)} keys (got {len(axes)} and {len(labels)})"
-        )
-    for panel, key, label in zip(axes, keys, labels):
+    for panel, key, label in zip(axes, keys, labels, strict=True):
         for i, (name, runs) in enumerate(metrics.items()):
             runs = list(runs) if isinstance(runs, (list, tuple)) else [runs]
             where, mean, spread = _mean_and_spread(name, runs, key)
