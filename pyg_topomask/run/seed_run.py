@@ -25,7 +25,6 @@ from pyg_topomask.run.model.pretrained import load_pretrained
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.environment import environment
 from pyg_topomask.run.output.files import make_folder, write_json
-from pyg_topomask.run.output.loggers import loggers_of
 from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.output.saved import write_config
@@ -34,7 +33,7 @@ from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, ReturnFreedMemory, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.lightning_module import GraphModule
-from pyg_topomask.run.training.trainer import build_trainer, quiet
+from pyg_topomask.run.training.trainer import build_trainer, loggers_of, quiet
 from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
 

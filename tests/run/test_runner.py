@@ -14,9 +14,9 @@ from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.sampling import build_sampling_transforms
-from pyg_topomask.run.output import loggers
 from pyg_topomask.run.output.saved import compared
 from pyg_topomask.run.runner import check_config
+from pyg_topomask.run.training import trainer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -61,8 +61,8 @@ def test_notes_name_unused_settings_and_missing_loggers(tiny, tmp_path, monkeypa
     def missing(*_, **settings):
         raise ModuleNotFoundError("no such package")
 
-    monkeypatch.setattr(loggers, "WandbLogger", missing)
-    monkeypatch.setattr(loggers, "TensorBoardLogger", missing)
+    monkeypatch.setattr(trainer, "WandbLogger", missing)
+    monkeypatch.setattr(trainer, "TensorBoardLogger", missing)
     other = ["gt.layer_type=GIN+None", "optim.max_epoch=1", "optim.num_warmup_epochs=0", "topomask.num_walks=3"]
     run_config(tiny, tmp_path, overrides=[*other, "wandb.use=true", "tensorboard_each_run=true"])
     text = capsys.readouterr().out
@@ -277,7 +277,7 @@ class FakeWandb(Logger):
 
 @pytest.mark.slow
 def test_each_seed_is_a_finished_run_of_wandb(tiny, tmp_path, monkeypatch):
-    for module in (loggers, seed_run):
+    for module in (trainer, seed_run):
         monkeypatch.setattr(module, "WandbLogger", FakeWandb)
     monkeypatch.setattr(FakeWandb, "runs", [], raising=False)
     monkeypatch.setattr(FakeWandb, "breaks", True, raising=False)

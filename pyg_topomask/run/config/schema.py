@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from pyg_topomask.run.config import encodings, masks
+from pyg_topomask.run.config import encodings, topomask
 from pyg_topomask.run.config.base import NO_LOADERS, Count, NoEffect, ReadIf, Section, Size, spelled
 from pyg_topomask.run.config.dataset import DatasetConfig, PrepConfig, ShareConfig
 from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER, GNNConfig, GTConfig, ModelConfig
@@ -217,7 +217,7 @@ class Config(Section):
 
 def add_mask_sections() -> None:
     """Add a section to ``topomask`` for each mask that was registered since the last call."""
-    if masks.add_mask_sections():
+    if topomask.add_mask_sections():
         Config.model_rebuild(force=True)
 
 

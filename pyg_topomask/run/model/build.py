@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from pyg_topomask.nn import HEADS, GPSNetwork, GPSStack
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.norm import build_norm
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.config.schema import contradictions
+from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.model.attentions import attentions_of, build_attention
-from pyg_topomask.run.model.budget import searches_width, within_budget
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import (
     build_bias_encoder,
@@ -27,6 +29,13 @@ from pyg_topomask.run.model.encoders import (
 
 _GRAPHGYM_HEADS = ("graph", "node", "inductive_node", "edge", "inductive_edge")
 """Heads whose MLP is GraphGym's, with ReLU and without dropout for any value of ``gnn.act`` and ``gnn.dropout``."""
+
+
+MIN_WIDTH, MAX_WIDTH = 32, 512
+"""Range of widths that k-MIP's authors search."""
+
+WIDTH_KEYS = ("gt.dim_hidden", "gt.dim_edge", "gt.sparse.val_dim", "gnn.dim_inner")
+"""Keys that are set to the width that was found."""
 
 
 def convs_of(config: Config) -> list[str]:
@@ -66,10 +75,35 @@ def build_stack(config: Config) -> GPSStack:
     )
 
 
-def sized(config: Config, *sizes: Any) -> Config:
-    """The config with the width for ``model.auto_satisfy_param_budget``, or the config itself if that is off.
+def searches_width(config: Config) -> bool:
+    """Whether the width is found by ``model.param_budget``.
 
-    The arguments are those of :func:`build_model`, in its order.
+    As in the authors' code, it is not for a MultiModel. It is not if the model starts from the weights of a finished
+    run, either.
+    """
+    return (
+        config.model.auto_satisfy_param_budget
+        and config.model.type in ("GPSModel", "custom_gnn")
+        and not config.pretrained.dir
+    )
+
+
+def with_width(config: Config, width: int) -> Config:
+    """The config with layers of that width, and with the same width for all keys that must equal it."""
+    gt: dict[str, Any] = {"dim_hidden": width}
+    if config.gt.dim_edge is not None:
+        gt["dim_edge"] = width
+    if "KMIP" in config.gt.parts and config.gt.sparse.val_dim is not None:
+        gt["sparse"] = config.gt.sparse.model_copy(update={"val_dim": width // config.gt.n_heads})
+    gnn = {} if config.gnn.dim_inner is None else {"dim_inner": width}
+    return config.model_copy(update={"gt": config.gt.model_copy(update=gt), "gnn": config.gnn.model_copy(update=gnn)})
+
+
+def sized(config: Config, *sizes: Any) -> Config:
+    """The config with the largest width, a multiple of the heads, whose model is within ``model.param_budget``.
+
+    It is the config itself if ``model.auto_satisfy_param_budget`` is off. The arguments are those of
+    :func:`build_model`, in its order.
 
     Raises:
         ConfigError: If no width is within the budget.
@@ -80,8 +114,16 @@ def sized(config: Config, *sizes: Any) -> Config:
     def count(candidate: Config) -> int:
         return sum(parameter.numel() for parameter in build_model(candidate, *sizes).parameters())
 
+    heads, budget = config.gt.n_heads, config.model.param_budget
+    first = -(-MIN_WIDTH // heads) * heads
+    candidates = (with_width(config, width) for width in range(first, MAX_WIDTH + heads, heads))
+    allowed = [candidate for candidate in candidates if not contradictions(candidate)]
     with torch.random.fork_rng(devices=[]):  # the search must not change later random draws
-        return within_budget(config, count)
+        fitting = bisect_right(allowed, budget, key=count)
+        if fitting == 0:
+            least = f"; the narrowest one has {count(allowed[0])}" if allowed else ""
+            raise ConfigError(f"model.param_budget: no model has so few parameters (got {budget}){least}")
+    return allowed[fitting - 1]
 
 
 def build_model(

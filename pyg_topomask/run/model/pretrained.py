@@ -12,7 +12,7 @@ from torch.nn import Module
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import plain_name
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.budget import with_width
+from pyg_topomask.run.model.build import with_width
 from pyg_topomask.run.output.saved import differences, read_config, seed_folders
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 

@@ -16,7 +16,7 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.schema import FREE_KEYS, all_keys
 from pyg_topomask.run.config.yaml_files import read_yaml
 from pyg_topomask.run.errors import ConfigError, RunError
-from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
+from pyg_topomask.run.model.build import WIDTH_KEYS, searches_width
 from pyg_topomask.run.output.files import write_text
 
 # Keys that choose what a run is named after.

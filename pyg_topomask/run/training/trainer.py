@@ -1,15 +1,18 @@
-"""Lightning's trainer with the settings of the runner."""
+"""Lightning's trainer with the settings of the runner, and loggers in addition to our own ``metrics.csv``."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.strategies import DDPStrategy
 
 from pyg_topomask.run.config import Config
@@ -76,3 +79,24 @@ def quiet() -> Iterator[None]:
             yield
         finally:
             logger.setLevel(level)
+
+
+def loggers_of(config: Config, folder: Path, name: str, note: Callable[[str], None]) -> list[Logger]:
+    """The loggers that the config requests; ``note`` is called with a message if one is not installed.
+
+    Weights & Biases writes below the folder of the run; if ``$WANDB_MODE`` is ``offline``, it writes only there.
+    """
+    made: list[Callable[[], Logger]] = []
+    if config.tensorboard_each_run:
+        made.append(partial(TensorBoardLogger, str(folder), name="", version="tensorboard"))
+    if config.wandb.use:
+        given: dict[str, Any] = {"project": config.wandb.project, "entity": config.wandb.entity or None}
+        values = config.model_dump(mode="json")
+        made.append(partial(WandbLogger, config.wandb.name or name, str(folder), config=values, **given))
+    loggers = []
+    for make in made:
+        try:
+            loggers.append(make())
+        except ModuleNotFoundError as error:
+            note(f"note: the run continues without a logger that is not installed: {error}")
+    return loggers

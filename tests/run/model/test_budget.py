@@ -5,8 +5,7 @@ import yaml
 from pyg_topomask.run import run_config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.errors import ConfigError
-from pyg_topomask.run.model.budget import with_width
-from pyg_topomask.run.model.build import build_model, sized
+from pyg_topomask.run.model.build import build_model, sized, with_width
 from pyg_topomask.run.runner import check_config
 
 BUDGET = {"auto_satisfy_param_budget": True, "param_budget": 50_000}

@@ -13,7 +13,7 @@ from pyg_topomask import datasets as ours
 from pyg_topomask.run.config.dataset import GENERATED, WITHOUT_STANDARD_SPLIT, DatasetConfig
 from pyg_topomask.run.data.formats import clouds, graphs, ogb, own
 from pyg_topomask.run.data.formats.base import LoadedDataset as LoadedDataset
-from pyg_topomask.run.data.formats.nodes import GEOM_GCN, PLANETOID, CityNetwork, one_graph
+from pyg_topomask.run.data.formats.graphs import GEOM_GCN, PLANETOID, CityNetwork, one_graph
 from pyg_topomask.run.errors import did_you_mean
 from pyg_topomask.run.task import Level, Task, classification
 

@@ -1,13 +1,14 @@
-"""Sets of graphs that PyG's own classes read: molecules, superpixels, function call graphs, TU data, ours."""
+"""Data sets that PyG's own classes or ours read: sets of graphs, and single graphs whose nodes are classified."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch_geometric import datasets as pyg
 from torch_geometric.data import Data
-from torch_geometric.datasets import AQSOL, ZINC, GNNBenchmarkDataset, MalNetTiny, TUDataset
 from torch_geometric.transforms import Constant, LocalDegreeProfile
 from torch_geometric.utils import one_hot
 
@@ -19,6 +20,10 @@ from pyg_topomask.run.task import PARTS, Task, classification
 
 CANVAS = {"plain": 8, "shifted": 16, "plain-positions": 8, "shifted-positions": 16}
 """Side of the canvas of handwritten digits by name; with positions, rows and columns are features, too."""
+
+
+PLANETOID = [f"raw/ind.{{name}}.{part}" for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")]
+GEOM_GCN = ["raw/out1_node_feature_label.txt", "raw/out1_graph_edges.txt"]
 
 
 def generated(cls: Any, data: DatasetConfig, task: Task) -> LoadedDataset:
@@ -48,7 +53,7 @@ def tu(data: DatasetConfig, task: Task) -> LoadedDataset:
     is_regression = task.kind == "regression"
     target = "graph_attributes" if is_regression else "graph_labels"
     raw = Raw("TUDataset", data.name, tuple(f"raw/{data.name}_{part}.txt" for part in ("A", "graph_indicator", target)))
-    dataset = from_raw(raw, data, lambda root: TUDataset(root, data.name, use_node_attr=data.use_node_attr))
+    dataset = from_raw(raw, data, lambda root: pyg.TUDataset(root, data.name, use_node_attr=data.use_node_attr))
     if is_regression:
         return LoadedDataset(dataset, Task("graph", "regression", int(dataset[0].y.numel())))
     return LoadedDataset(dataset, classification("graph", int(dataset.num_classes)))
@@ -59,10 +64,10 @@ def benchmark(data: DatasetConfig, task: Task) -> LoadedDataset:
     name, family = data.name, "GNNBenchmarkDataset"
     if name == "CSL":
         raw = Raw(family, name, ("raw/graphs_Kary_Deterministic_Graphs.pkl", "raw/y_Kary_Deterministic_Graphs.pt"))
-        return LoadedDataset(from_raw(raw, data, lambda root: GNNBenchmarkDataset(root, name)), task)
+        return LoadedDataset(from_raw(raw, data, lambda root: pyg.GNNBenchmarkDataset(root, name)), task)
     transform = _append_position if name in ("MNIST", "CIFAR10") else None
     raw = Raw(family, name, (f"raw/{name}_v2.pt",))
-    return from_parts(raw, data, task, lambda root, part: GNNBenchmarkDataset(root, name, part, transform))
+    return from_parts(raw, data, task, lambda root, part: pyg.GNNBenchmarkDataset(root, name, part, transform))
 
 
 def _append_position(data: Data) -> Data:
@@ -75,17 +80,57 @@ def _append_position(data: Data) -> Data:
 def zinc(data: DatasetConfig, task: Task) -> LoadedDataset:
     """ZINC: ``subset`` of 12,000 molecules, or ``full``."""
     raw = Raw("ZINC", "", tuple(f"raw/{part}.{kind}" for part in PARTS for kind in ("pickle", "index")))
-    return from_parts(raw, data, task, lambda root, part: ZINC(root, data.name == "subset", part), key=data.name)
+    return from_parts(raw, data, task, lambda root, part: pyg.ZINC(root, data.name == "subset", part), key=data.name)
 
 
 def aqsol(data: DatasetConfig, task: Task) -> LoadedDataset:
     """AQSOL: solubility of molecules."""
     raw = Raw("AQSOL", "", tuple(f"raw/{name}.pickle" for name in (*PARTS, "atom_dict", "bond_dict")))
-    return from_parts(raw, data, task, AQSOL)
+    return from_parts(raw, data, task, pyg.AQSOL)
 
 
 def malnet(data: DatasetConfig, task: Task) -> LoadedDataset:
     """MalNetTiny; its nodes have no features, and the name chooses those that are added."""
     raw = Raw("MalNetTiny", "", ("raw/malnet-graphs-tiny", "raw/split_info_tiny/type"))
     transform = LocalDegreeProfile() if data.name == "LocalDegreeProfile" else Constant(cat=False)
-    return from_parts(raw, data, task, lambda root, part: MalNetTiny(root, part, transform))
+    return from_parts(raw, data, task, lambda root, part: pyg.MalNetTiny(root, part, transform))
+
+
+def one_graph(
+    cls: Any,
+    files: Sequence[str],
+    data: DatasetConfig,
+    task: Task,
+    subfolder: Callable[[str], str] = str,
+    **arguments: Any,
+) -> LoadedDataset:
+    """A data set of a single graph.
+
+    Args:
+        cls: PyG's class, which takes a root and, unless ``subfolder`` is empty, a name.
+        files: Its raw files; ``{name}`` stands for the name in lower case, ``{folder}`` for ``subfolder``.
+        data: The config.
+        task: Not used: the data have the number of classes.
+        subfolder: Its folder below the root, by name.
+        **arguments: Further arguments of the class.
+    """
+    folder, lower = subfolder(data.name), data.name.lower()
+    raw = Raw(cls.__name__, folder, tuple(file.format(name=lower, folder=folder) for file in files))
+    name = [data.name] if folder else []
+    dataset = from_raw(raw, data, lambda root: cls(root, *name, **arguments))
+    graph = dataset[0]
+    graph.y = graph.y.view(-1)
+    return LoadedDataset([graph], classification("node", int(dataset.num_classes)))
+
+
+class CityNetwork(pyg.CityNetwork):
+    """Unpacks a local archive instead of downloading it; PyG's class unpacks only files that it downloads."""
+
+    @property
+    def raw_dir(self) -> str:
+        return str(Path(self.root, self.name, "unpacked"))
+
+    def download(self) -> None:
+        self.download_path = str(Path(self.root, self.name, "raw", f"{self.name}.tar.gz"))
+        if not Path(self.download_path).exists():
+            super().download()
