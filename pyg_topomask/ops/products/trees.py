@@ -12,13 +12,10 @@ A.11.2 (any function of the distance). The paper's algorithms subtract; these do
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pyg_topomask.ops.functions import Mapped
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.forest import Forest, build_forest, sibling_forest
 from pyg_topomask.ops.sparse import on_host
@@ -38,12 +35,25 @@ def sweep_up(forest: Forest, x: Tensor, weight: Tensor | None = None, shift: int
     Returns:
         Shape ``[N, H, C]``, differentiable in ``x`` and ``weight``.
     """
-    return _Sweep.apply(x, weight, forest, True, shift)
+    return _sweep(forest, x, weight, True, shift)
 
 
 def sweep_down(forest: Forest, x: Tensor, weight: Tensor | None = None, shift: int = 0) -> Tensor:
     r"""Sums over each node's ancestors, :math:`s_i = x_i + g_i s_p` with parent ``p``. Arguments as for `sweep_up`."""
-    return _Sweep.apply(x, weight, forest, False, shift)
+    return _sweep(forest, x, weight, False, shift)
+
+
+def _sweep(forest: Forest, x: Tensor, weight: Tensor | None, up: bool, shift: int) -> Tensor:
+    for node, above in forest.jumps:
+        if shift and abs(shift) >= x.size(-1):  # nothing is carried so far
+            break
+        source, target = (node, above) if up else (above, node)
+        own = None if weight is None else weight.index_select(0, node)
+        x = x.index_add(0, target, _carry(x.index_select(0, source), own, shift))
+        if weight is not None and own is not None:  # the weight of a jump that is twice as long
+            weight = weight.index_copy(0, node, own * weight.index_select(0, above))
+        shift *= 2
+    return x
 
 
 def forest_product(parent: Tensor, x: Tensor, weight: Tensor | None, shift: int = 0) -> Tensor:
@@ -71,7 +81,11 @@ def forest_product(parent: Tensor, x: Tensor, weight: Tensor | None, shift: int 
 
 def sibling_sum(siblings: Forest, x: Tensor) -> Tensor:
     """Sum of ``x [N, H, C]`` over each node's siblings without the node itself, computed without subtraction."""
-    return _SiblingSum.apply(x, siblings)
+    out = torch.zeros_like(x)
+    for node, previous in siblings.jumps[:1]:
+        out = out.index_add(0, node, sweep_down(siblings, x).index_select(0, previous))
+        out = out.index_add(0, previous, sweep_up(siblings, x).index_select(0, node))
+    return out
 
 
 def hop_counts(parent: Tensor, x: Tensor, num_hops: int) -> Tensor:
@@ -97,89 +111,6 @@ def diameter(parent: Tensor) -> int:
     depth_to_end = sweep_down(forest, above_end * (forest.depth > 0)[:, None, None])[:, 0, 0]
     hops = forest.depth + deepest.index_select(0, forest.root) - 2 * depth_to_end
     return int(hops.max()) if hops.numel() else 0
-
-
-class _Sweep(Mapped):
-    """A sweep. Its derivatives are sweeps too, so derivatives of every order are defined."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor | None, forest: Forest, up: bool, shift: int) -> Tensor:
-        out = x.clone(memory_format=torch.contiguous_format)
-        _sweep(forest, out, weight, up, shift)
-        return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, weight, ctx.forest, ctx.up, ctx.shift = inputs
-        ctx.save_for_backward(weight, output if weight is not None and weight.requires_grad else None)
-        ctx.save_for_forward(weight, output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, out = ctx.saved_tensors
-        forest, up, shift = ctx.forest, ctx.up, ctx.shift
-        grad = _Sweep.apply(grad, weight, forest, not up, -shift)
-        grad_weight = None
-        if ctx.needs_input_grad[1]:
-            child, parent = (out, grad) if up else (grad, out)
-            parent = _carry(parent.index_select(0, forest.parent), None, -shift if up else shift)
-            grad_weight = (child * parent).sum(-1)
-            grad_weight = grad_weight.sum(1, keepdim=True) if weight.size(1) == 1 else grad_weight
-            grad_weight = grad_weight * (forest.depth > 0)[:, None]
-        return grad, grad_weight, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, of_x: Tensor | None, of_weight: Tensor | None, *_: Any) -> Tensor:
-        weight, out = ctx.saved_tensors
-        forest, up, shift = ctx.forest, ctx.up, ctx.shift
-        total = torch.zeros_like(out) if of_x is None else of_x
-        if of_weight is not None:
-            of_weight = of_weight * (forest.depth > 0)[:, None]
-            if up:
-                total = total.index_add(0, forest.parent, _carry(out, of_weight, shift))
-            else:
-                total = total + _carry(out.index_select(0, forest.parent), of_weight, shift)
-        return _Sweep.apply(total, weight, forest, up, shift)
-
-
-class _SiblingSum(Mapped):
-    """Sum over siblings. Its matrix is symmetric, so its derivatives are the same operation."""
-
-    @staticmethod
-    def forward(x: Tensor, siblings: Forest) -> Tensor:
-        out = torch.zeros_like(x)
-        if siblings.jumps:
-            node, previous = siblings.jumps[0]
-            for up, target, source in ((False, node, previous), (True, previous, node)):
-                sums = x.clone()
-                _sweep(siblings, sums, None, up, 0)
-                out.index_add_(0, target, sums.index_select(0, source))
-        return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.siblings = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _SiblingSum.apply(grad, ctx.siblings), None
-
-    @staticmethod
-    def jvp(ctx: Any, of_x: Tensor, _: None) -> Tensor:
-        return _SiblingSum.apply(of_x, ctx.siblings)
-
-
-def _sweep(forest: Forest, x: Tensor, weight: Tensor | None, up: bool, shift: int) -> None:
-    """A sweep in place."""
-    for node, above in forest.jumps:
-        if shift and abs(shift) >= x.size(-1):  # nothing is carried so far
-            return
-        source, target = (node, above) if up else (above, node)
-        own = None if weight is None else weight.index_select(0, node)
-        x.index_add_(0, target, _carry(x.index_select(0, source), own, shift))
-        if weight is not None and own is not None:  # the weight of a jump that is twice as long
-            weight = weight.index_copy(0, node, own * weight.index_select(0, above))
-        shift *= 2
 
 
 def _carry(x: Tensor, weight: Tensor | None, shift: int) -> Tensor:
