@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import elu
+from torch.nn.functional import elu, pad
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.segment import segment_max
@@ -98,15 +98,15 @@ class SoftmaxFeatures(FeatureMap):
         self.projection = projection.to(self.projection)
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # In place, since features are the largest arrays of a layer and each of these steps would copy them.
-        q, k = self._exponents(q), self._exponents(k)
+        # In place, since features are the largest arrays of a layer and each of these steps would copy them. The norms
+        # of queries cancel. Those of keys are part of the product, so that their gradients need no such array.
+        shrink, projection = q.size(-1) ** -0.25, self.projection.to(q.dtype)
+        extended = pad(projection * shrink, (0, 1), value=-(shrink**2) / 2)
+        k = torch.cat([k, k.square().sum(-1, keepdim=True)], dim=-1) @ extended.t()
+        q = (q * shrink) @ projection.t()
         scale = math.log(self.num_features) / 2
         top_q, top_k = _row_max(q) + scale, _graph_max(k, batch) + scale
         return _exp_or_zero(q.sub_(top_q)), _exp_or_zero(k.sub_(top_k))
-
-    def _exponents(self, x: Tensor) -> Tensor:
-        x = x * x.size(-1) ** -0.25
-        return (x @ self.projection.to(x.dtype).t()).sub_(x.square().sum(-1, keepdim=True) / 2)
 
 
 def _exp_or_zero(x: Tensor) -> Tensor:

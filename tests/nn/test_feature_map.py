@@ -12,8 +12,9 @@ def test_softmax_features_are_unbiased():
     for _ in range(draws):
         features.redraw(generator)
         # the scale that cancels in attention is undone here: by the row's and the graph's largest exponent
-        low_q, low_k = (features._exponents(x)[:, 0] for x in (q, k))
-        scale = low_q.amax(1)[:, None] + low_k.amax()
+        short = (x[:, 0] * d**-0.25 for x in (q, k))
+        low_q, low_k = (x @ features.projection.double().t() - x.square().sum(1, keepdim=True) / 2 for x in short)
+        scale = low_q.amax(1, keepdim=True) + low_k.amax()
         ours, theirs = (side[:, 0] for side in features(q, k, None))
         assert min(ours.min(), theirs.min()) >= 0
         samples.append(ours @ theirs.t() * scale.exp())

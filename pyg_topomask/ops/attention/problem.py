@@ -32,6 +32,9 @@ from pyg_topomask.ops.sparse import Combination, Pattern
 # The rounding error of a sum is assumed to grow up to this number of terms; errors of more terms largely cancel.
 _MOST_TERMS = 1024
 
+# If the terms of a mask are so many times the pairs of nodes of the graphs, nearly all of these have an entry.
+_FULL = 4
+
 # Numbers of a pair's key and value, above which products of whole matrices are faster than C++ and Triton code.
 _MOST_COMPILED = 256
 
@@ -104,7 +107,13 @@ class Problem:
 
     @cached_property
     def num_pairs(self) -> int:
-        """Number of pairs in the support, or an upper bound; pairs of many hubs are not listed for it."""
+        """Number of pairs in the support, or an upper bound; pairs of many hubs are not listed for it, nor those that
+        nearly fill dense blocks, which are cheaper.
+        """
+        if self.mask.dense_blocks is not None and self.rows is None and not self.v.is_cuda:
+            most = sum(n * n for n in self.groups.num_nodes)
+            if _sum(self.support.by_row()) > _FULL * most:
+                return most
         return self.support.count()
 
     @cached_property
