@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
-from pyg_topomask.operators.scaled import WrappedOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, count_pairs
 from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Rows, Support, evaluate
 from pyg_topomask.ops.blocks import BlockLayout, Triples, group_rows, product_blocks
@@ -52,8 +51,8 @@ class GRFOperator(MaskOperator):
         return SparseFactorOperator(left, right, self.num_nodes)
 
     @property
-    def T(self) -> TransposedGRFOperator:
-        return TransposedGRFOperator(self)
+    def T(self) -> GRFOperator:
+        return self if self.walks.T is self.walks else GRFOperator(self.walks.T, self.modulation)
 
     @property
     def bound(self) -> GRFOperator:
@@ -83,24 +82,17 @@ class GRFOperator(MaskOperator):
         return count_pairs(self.walks.counts.total, self.num_multiply_adds, lambda: self.walks.pairs.pattern)
 
     def _list_pairs(self, rows: Rows | None) -> tuple[Pattern, Entries]:
-        if rows is not None:
-            return self.rows_of(self.factors, rows)
-        table = self.walks.pairs
-        return table.pattern, Combination(table.coeffs, self.walks.pair_weights(self.modulation))
-
-    def rows_of(self, factors: SparseFactorOperator, rows: Rows) -> tuple[Pattern, Entries]:
-        """Pairs of some rows of this mask or its transpose, from the factors of either."""
+        if rows is None:
+            table = self.walks.pairs
+            return table.pattern, Combination(table.coeffs, self.walks.pair_weights(self.modulation))
+        factors = self.factors
         factors.keeps_pairs = False  # pairs with entries of 0 stay, because those of the bounding mask may differ
-        return self._on_diagonal(*factors.support.pairs(rows), rows[0])
-
-    def _on_diagonal(self, pattern: Pattern, entries: Entries, start: int = 0) -> tuple[Pattern, Tensor]:
-        """Entries from the factors, of the rows from ``start``, with the given diagonal."""
-        value = evaluate(entries)
+        pattern, entries = factors.support.pairs(rows)
         if self.walks.diagonal is None:
-            return pattern, value
+            return pattern, entries
         change = self._diagonal_change().index_select(0, pattern.col)
-        on = pattern.row + start == pattern.col
-        return pattern, value + torch.where(on if change.dim() == 1 else on[:, None], change, 0)
+        on = pattern.row + rows[0] == pattern.col
+        return pattern, evaluate(entries) + torch.where(on if change.dim() == 1 else on[:, None], change, 0)
 
     @property
     def dense_blocks(self) -> DenseBlocks:
@@ -114,14 +106,9 @@ class GRFOperator(MaskOperator):
         blocks = product_blocks(layout, left, second)
         if self.walks.diagonal is None:
             return blocks
-        diagonal = self.walks.diagonal @ self._products.t()  # [N] or [N, H]
+        diagonal = self.walks.diagonal @ monomials(self.modulation).t()  # [N] or [N, H]
         parts = group_rows(diagonal, layout.groups)
         return [torch.diagonal_scatter(block, part, dim1=-2, dim2=-1) for block, part in zip(blocks, parts)]
-
-    @property
-    def _products(self) -> Tensor:
-        """Products of ``f`` for the coefficients of the diagonal, ``[Q]`` or ``[H, Q]``."""
-        return monomials(self.modulation)
 
     def _entries(self, table: WalkTable, modulation: Tensor) -> Triples:
         load, length = table.load.to(self.dtype), table.length.long()
@@ -133,50 +120,8 @@ class GRFOperator(MaskOperator):
 
     def _diagonal_change(self) -> Tensor:
         """Change of the diagonal by its coefficients, ``[N]`` or ``[N, H]``."""
-        return self.walks.diagonal_change @ self._products.t()
+        return self.walks.diagonal_change @ monomials(self.modulation).t()
 
-    def corrected(self, product: Tensor, x: Tensor) -> Tensor:
-        """The product with ``x``, from the product of the factors or of their transpose."""
+    def _matmul(self, x: Tensor) -> Tensor:
+        product = self.factors @ x
         return product if self.walks.diagonal is None else product + self._diagonal_change()[..., None].to(x.dtype) * x
-
-    def _matmul(self, x: Tensor) -> Tensor:
-        return self.corrected(self.factors @ x, x)
-
-
-class TransposedGRFOperator(WrappedOperator):
-    """The transpose of a :class:`GRFOperator`.
-
-    Args:
-        operator: The mask to transpose.
-    """
-
-    operator: GRFOperator
-
-    @property
-    def T(self) -> GRFOperator:
-        return self.operator
-
-    @property
-    def bound(self) -> TransposedGRFOperator:
-        bound = self.operator.bound
-        return self if bound is self.operator else bound.T
-
-    @property
-    def support(self) -> Support:
-        whole = self.operator.support
-
-        def pairs(rows: Rows | None) -> tuple[Pattern, Entries]:
-            if rows is not None:
-                return self.operator.rows_of(self.operator.factors.T, rows)
-            pattern, entries = whole.pairs(None)
-            transposed, order = pattern.transposed
-            return transposed, evaluate(entries).index_select(0, order)
-
-        return Support(pairs, whole.count, lambda: self.operator.factors.T.support.by_row())
-
-    @property
-    def dense_blocks(self) -> DenseBlocks:
-        return self.operator.dense_blocks.map(lambda blocks, layout: [block.mT for block in blocks])
-
-    def _matmul(self, x: Tensor) -> Tensor:
-        return self.operator.corrected(self.operator.factors.T @ x, x)

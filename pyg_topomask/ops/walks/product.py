@@ -32,7 +32,7 @@ class WalkProduct:
         max_length: Longest walk that the modulation function covers.
         eps: Machine epsilon of the coarsest dtype in which the loads were stored; that of their dtype if :obj:`None`.
         diagonal: Coefficients of the diagonal in the products of ``f``, shape ``[N, Q]``, which replace those computed
-            from the shared table ``left``; those of ``left`` if :obj:`None`.
+            from the table ``left`` that queries and keys then share; those of ``left`` if :obj:`None`.
 
     Raises:
         ValueError: If the walks are not those of such a graph, or one is longer than ``max_length``.
@@ -71,6 +71,16 @@ class WalkProduct:
         start, visited = self._stored[0].index
         keys = self._stored[1].index[1] if self.symmetric else torch.arange(self.num_nodes, device=start.device)
         return TermCounts(start, visited, keys, (self.num_nodes,) * 3)
+
+    @kept_property
+    def T(self) -> WalkProduct:
+        """The walks of the transposed mask; the object itself if queries and keys share a table."""
+        left, *right = self._stored
+        if self.shared:
+            return self
+        flipped = WalkTable(left.index.flip(0), left.length, left.load)
+        given = (right[0], left) if right else (flipped, None)
+        return WalkProduct(given[0], given[1], self.num_nodes, self.max_length, self.eps)
 
     @kept_property
     def absolute(self) -> WalkProduct:
