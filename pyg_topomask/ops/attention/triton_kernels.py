@@ -143,15 +143,6 @@ def bent(score, SLOPE: tl.constexpr):
 
 
 @jit
-def scores(query, key, SLOPE: tl.constexpr, KERNEL: tl.constexpr):
-    """Scores ``[n, HEADS]`` of queries and keys ``[n or 1, HEADS, WIDTH]``."""
-    score = tl.sum(query * key, axis=2)
-    if KERNEL == ADDITIVE:
-        score *= bent(score, SLOPE)
-    return score
-
-
-@jit
 def finite(top):
     """The largest score of a row without pairs, −inf, counts as 0."""
     return tl.where(top == -float("inf"), 0.0, top)
@@ -162,12 +153,6 @@ def exponentials(score, top):
     """``exp(score − top)``; NaN stays. Scores beyond the top have bound 0, and only their finiteness matters."""
     below = score - finite(top)
     return tl.exp(tl.where(below > 20.0, 20.0, below))
-
-
-@jit
-def largest(score, bound, there):
-    """Largest score of each head among pairs with a non-zero bound, ``[HEADS]``."""
-    return tl.max(tl.where(there & (bound != 0), score, -float("inf")), axis=0)
 
 
 @jit
@@ -216,7 +201,7 @@ def pair_gradients(
 
 @launched
 def forward(
-    q, k, v, entry, bound, edge, of_pair, row_ptr, row_of_pair, col, sums, tops, parts, part_tops,
+    q, k, v, entry, bound, edge, of_pair, row_ptr, row_of_pair, col, sums, parts, tops, part_tops,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
     heads, width, channels, num_pairs, seed, rows, cuts,
     KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr, CUT: tl.constexpr,
@@ -227,7 +212,7 @@ def forward(
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
     own, own_there = row + tl.zeros((1,), tl.int64), (head < heads)[None, :]
     query = vectors(q, own, q_row, head, q_head, own_there, width, WIDTH)
-    top = tl.full((HEADS,), -float("inf"), query.dtype)
+    top = tl.full((HEADS,), -float("inf") if KERNEL >= SOFTMAX else 0.0, query.dtype)
     numerator = tl.zeros((HEADS, CHANNELS), query.dtype)
     size = tl.zeros((HEADS,), query.dtype)
     for start in range(first, last, PAIRS):
@@ -239,9 +224,12 @@ def forward(
             key *= edge_vectors(edge, of_pair, pair, pair < last, head, there, heads, width, WIDTH)
         entries = numbers(entry, pair, entry_pair, head, entry_head, there)
         bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
-        kernel = scores(query, key, SLOPE, KERNEL)
+        kernel = tl.sum(query * key, axis=2)
+        if KERNEL == ADDITIVE:
+            kernel *= bent(kernel, SLOPE)
         if KERNEL >= SOFTMAX:
-            before, top = top, tl.maximum(top, largest(kernel, bounds, there))
+            largest = tl.max(tl.where(there & (bounds != 0), kernel, -float("inf")), axis=0)
+            before, top = top, tl.maximum(top, largest)
             kernel = exponentials(kernel, top[None, :])
             shrink = tl.exp(before - finite(top))
             numerator, size = numerator * shrink[:, None], size * shrink
@@ -262,7 +250,7 @@ def forward(
 
 @launched
 def backward_rows(
-    q, k, v, entry, bound, edge, of_pair, row_ptr, row_of_pair, col, grad, tops, grad_q, parts, grad_entry, grad_bound,
+    q, k, v, entry, bound, edge, of_pair, row_ptr, row_of_pair, col, grad, tops, grad_entry, grad_bound, grad_q, parts,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
     heads, width, channels, num_pairs, seed, rows, cuts,
     HAS_BOUND: tl.constexpr, SHARED_ENTRY: tl.constexpr, SHARED_BOUND: tl.constexpr,

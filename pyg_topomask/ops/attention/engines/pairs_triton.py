@@ -74,71 +74,85 @@ class PairSums(CompiledOp):
         room: Sequence[Tensor | None] = (),
     ) -> None:
         """Launch the forward kernel, or those that fill the gradients that have ``room``."""
-        entry, q, k, v, bound, edge, rowptr, col, of_pair, seed, kernel, slope, dropout = inputs
+        q, k, v, bound, edge, rowptr, col, of_pair = inputs[1:9]
+        call, rows, (sums, tops) = _Call(*inputs), (rowptr, _rows(rowptr, col.numel())), results
+        if not grads:
+            return call.launch("forward", rows, col, sums=(sums,), tops=tops)
+        of_q, of_k, of_v = (x.new_empty(x.shape) if space is None else space for x, space in zip((q, k, v), room[1:]))
+        weights: Any = room[0], room[4]
+        shared = [x is not None and x.size(0) == 1 for x in weights]  # then each block of heads has its own sums
+        filled = [x.new_empty(call.blocks, x.size(1)) if one else x for x, one in zip(weights, shared)]
+        flags: Any = {"HAS_BOUND": bound is not None, "SHARED_ENTRY": shared[0], "SHARED_BOUND": shared[1]}
+        call.launch("backward_rows", rows, col, grads[0], tops, *filled, sums=(of_q,), **flags)
+        for x, of_blocks, one in zip(weights, filled, shared):
+            if one:
+                x.copy_(of_blocks.sum(0, keepdim=True))
+        pairs = rows[1], col, grads[0], tops
+        if room[2] is not None or room[3] is not None:
+            *places, order = _transpose(col, k.size(0))
+            call.launch("backward_columns", places, order, *pairs, sums=(of_k, of_v), OF_EDGE=False)
+        if room[5] is not None:
+            *places, order = _transpose(of_pair, edge.size(0))
+            call.launch("backward_columns", places, order, *pairs, sums=(room[5], None), OF_EDGE=True)
+
+
+class _Call:
+    """What all launches of one call of `PairSums` share."""
+
+    def __init__(self, entry: Tensor, q: Tensor, k: Tensor, v: Tensor, bound: Tensor | None, *rest: Any) -> None:
+        edge, _, col, of_pair, seed, kernel, slope, dropout = rest
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-        entry, bound = entry.contiguous(), None if bound is None else bound.contiguous()
+        weights = [x.contiguous() for x in (entry, entry if bound is None else bound)]
         (heads, width), channels = q.shape[1:], v.size(-1)
-        weights = entry, entry if bound is None else bound
-        arrays = (q, k, v, *weights, None if edge is None else edge.contiguous(), of_pair)
+        self.entry, self.cuts = entry, max(col.numel() - 1, 0) // _CUT
+        self.block = _head_block(heads, width if edge is None else 2 * width, channels)
+        self.blocks = -(-heads // self.block)
+        self.arrays = q, k, v, *weights, None if edge is None else edge.contiguous(), of_pair
         strides = [stride for x in (q, k, v) for stride in x.stride()[:2]]
         for x in weights:
             strides += [x.stride(1), x.stride(0) if x.size(0) > 1 else 0]
-        block = _head_block(heads, width if edge is None else 2 * width, channels)
-        blocks = -(-heads // block)
-        constants: dict[str, Any] = {
+        self.numbers = *strides, heads, width, channels, col.numel(), 0 if seed is None else int(seed)
+        self.constants = {
             "KERNEL": kernel,
             "SLOPE": slope,
             "DROPPED": 0 if seed is None else int(dropout * 2**32),
             "SCALE": 1 / (1 - dropout) if dropout < 1 else 0.0,
-            "CUT": _CUT,
             "PAIRS": _PAIRS,
-            "HEADS": block,
             "WIDTH": power_of_two(width),
             "CHANNELS": power_of_two(channels),
         }
-        cuts = max(col.numel() - 1, 0) // _CUT
-        numbers = (*strides, heads, width, channels, col.numel(), 0 if seed is None else int(seed))
 
-        def launch(name: str, programs: int, *own: Tensor | None, **flags: Any) -> None:
-            given = (*arrays, *own, *numbers, programs, cuts)
-            triton_support.launch(_MODULE, name, (programs + cuts, blocks), given, constants | flags)
+    def launch(
+        self,
+        name: str,
+        places: Sequence[Tensor],
+        *own: Tensor | None,
+        sums: Sequence[Tensor | None],
+        tops: Tensor | None = None,
+        **flags: Any,
+    ) -> None:
+        """Run a kernel that fills ``sums`` of rows, whose largest scores it stores in ``tops``, if they are given.
 
-        def parts_of(*sizes: int) -> Tensor:
-            return entry.new_empty(2 * cuts, heads, *sizes)
+        ``places`` are the first pair of each row, and the row of each pair, in the order of the kernel.
+        """
+        rows, sizes = places[0].numel() - 1, {"CUT": _CUT, "HEADS": self.block}
+        given = [(x, None if x is None else self._parts(x)) for x in sums]
+        scores = (None, None) if tops is None else (tops, self._parts(tops))
+        filled = [x for pair in given for x in pair] + [x for x in scores if x is not None]
+        arguments = (*self.arrays, *places, *own, *filled, *self.numbers, rows, self.cuts)
+        self._run(name, rows + self.cuts, arguments, self.constants | sizes | flags)
+        for x, parts in given:
+            if x is not None:
+                heads, size = x.shape[1:]
+                arguments = (x, parts, *scores, *places, self.cuts, heads, size)
+                self._run("combine", self.cuts, arguments, sizes | {"SIZE": power_of_two(size)})
 
-        def combine(array: Tensor, parts: Tensor, *where: Tensor, tops: tuple[Any, Any] = (None, None)) -> None:
-            size = array.size(2)
-            sizes = {"CUT": _CUT, "HEADS": block, "SIZE": power_of_two(size)}
-            given = (array, parts, *tops, *where, cuts, heads, size)
-            triton_support.launch(_MODULE, "combine", (cuts, blocks), given, sizes)
+    def _parts(self, sums: Tensor) -> Tensor:
+        """Room for the sums of parts of rows, in the precision of sums."""
+        return self.entry.new_empty(2 * self.cuts, *sums.shape[1:])
 
-        rows = rowptr, _rows(rowptr, col.numel())
-        sums, tops = results
-        if not grads:
-            parts, part_tops = parts_of(channels + 1), parts_of()
-            launch("forward", q.size(0), *rows, col, sums, tops, parts, part_tops)
-            return combine(sums, parts, *rows, tops=(tops, part_tops) if kernel else (None, None))
-        (grad,), (of_rows, of_keys, of_values) = grads, map(parts_of, (width, width, channels))
-        of_q, of_k, of_v = (x.new_empty(x.shape) if space is None else space for x, space in zip((q, k, v), room[1:]))
-        of_weights = room[0], room[4]
-        shared = [x is not None and x.size(0) == 1 for x in of_weights]  # then each block of heads has its own sums
-        filled = [x.new_empty(blocks, x.size(1)) if x is not None and one else x for x, one in zip(of_weights, shared)]
-        flags = {"HAS_BOUND": bound is not None, "SHARED_ENTRY": shared[0], "SHARED_BOUND": shared[1]}
-        launch("backward_rows", q.size(0), *rows, col, grad, tops, of_q, of_rows, *filled, **flags)
-        combine(of_q, of_rows, *rows)
-        for x, of_blocks, one in zip(of_weights, filled, shared):
-            if x is not None and of_blocks is not None and one:
-                x.copy_(of_blocks.sum(0, keepdim=True))
-        pairs = rows[1], col, grad, tops
-        if room[2] is not None or room[3] is not None:
-            places = _transpose(col, k.size(0))
-            launch("backward_columns", k.size(0), *places, *pairs, of_k, of_keys, of_v, of_values, OF_EDGE=False)
-            combine(of_k, of_keys, *places[:2])
-            combine(of_v, of_values, *places[:2])
-        if room[5] is not None:
-            places = _transpose(of_pair, edge.size(0))
-            launch("backward_columns", edge.size(0), *places, *pairs, room[5], of_keys, None, None, OF_EDGE=True)
-            combine(room[5], of_keys, *places[:2])
+    def _run(self, name: str, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        triton_support.launch(_MODULE, name, (programs, self.blocks), arguments, constants)
 
 
 _pair_sums = PairSums()
