@@ -22,10 +22,6 @@ class PartialSoftmax(NamedTuple):
     top: Tensor
     """Largest score, shape ``[N, *, 1]``, without a gradient; −inf for a receiver without pairs."""
 
-    def divide(self) -> Tensor:
-        """Softmax over these pairs, shape ``[N, *, D]``; zero for a receiver without pairs."""
-        return self.sums / self.total.masked_fill(self.total == 0, 1)
-
 
 def join_softmax(parts: Sequence[PartialSoftmax]) -> Tensor:
     """Softmax over the pairs of all parts, shape ``[N, *, D]``; zero for a receiver without pairs."""
@@ -34,7 +30,7 @@ def join_softmax(parts: Sequence[PartialSoftmax]) -> Tensor:
     scales = [(part.top - top).exp() for part in parts]  # the largest is 1, so the denominator is at least 1
     sums = torch.stack([part.sums * scale for part, scale in zip(parts, scales)]).sum(0)
     total = torch.stack([part.total * scale for part, scale in zip(parts, scales)]).sum(0)
-    return PartialSoftmax(sums, total, top).divide()
+    return sums / total.masked_fill(total == 0, 1)
 
 
 def softmax_over_entries(pattern: Pattern, scores: Sequence[Tensor], v: Tensor, dropout: float = 0.0) -> PartialSoftmax:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, eigh
 from scipy.sparse import identity
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh, splu
+from scipy.sparse.linalg import ArpackError, eigsh
 from torch import Tensor
 
 from pyg_topomask.checks import check_choice
@@ -211,44 +210,20 @@ def _converged(way: Callable[[Any, int], tuple[Array, Array]], lap: Any, count: 
 def _lanczos(lap: Any, count: int) -> tuple[Array, Array]:
     top = float(abs(lap).sum(axis=1).max())  # no eigenvalue is larger
     flipped = (identity(lap.shape[0]) * top - lap).tocsr()
-    values, vectors = eigsh(
-        flipped, count, which="LA", v0=_start(lap.shape[0]), ncv=_width(lap, count), maxiter=_RESTARTS, tol=_TOLERANCE
-    )
+    values, vectors = eigsh(flipped, count, which="LA", **_settings(lap, count))
     return top - values, vectors
 
 
 def _inverse_lanczos(lap: Any, count: int) -> tuple[Array, Array]:
-    size = lap.shape[0]
     shift = 1e-5 * float(abs(lap).sum(axis=1).max())  # the matrix is singular, the shifted one positive definite
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        factor = splu(
-            (lap + identity(size) * shift).tocsc(),
-            permc_spec="MMD_AT_PLUS_A",
-            diag_pivot_thresh=0.0,
-            options={"SymmetricMode": True},
-        )
-    inverse = LinearOperator((size, size), matvec=factor.solve, dtype=np.float64)
-    values, vectors = eigsh(
-        lap,
-        count,
-        sigma=-shift,
-        OPinv=inverse,
-        which="LM",
-        v0=_start(size),
-        ncv=_width(lap, count),
-        maxiter=_RESTARTS,
-        tol=_TOLERANCE,
-    )
+    values, vectors = eigsh(lap.tocsc(), count, sigma=-shift, which="LM", **_settings(lap, count))
     return values, vectors
 
 
-def _width(lap: Any, count: int) -> int:
-    return min(lap.shape[0] - 1, max(4 * count, 40))
-
-
-def _start(size: int) -> Array:
-    return np.random.default_rng(0).uniform(-1.0, 1.0, size)
+def _settings(lap: Any, count: int) -> dict[str, Any]:
+    size = lap.shape[0]
+    start, width = np.random.default_rng(0).uniform(-1.0, 1.0, size), min(size - 1, max(4 * count, 40))
+    return {"v0": start, "ncv": width, "maxiter": _RESTARTS, "tol": _TOLERANCE}
 
 
 def normalize_eigenvectors(vectors: Tensor, values: Tensor, batch: GraphBatch, norm: str) -> Tensor:
