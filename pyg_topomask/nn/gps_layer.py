@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import warn_once
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.graph_attributes import graph_of, one_line, requirements_of
@@ -151,8 +153,7 @@ class GPSLayer(Resettable):
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with the attributes `requires`. If nothing is required, it may be left out.
             carry: The carry that the previous layer returned, for attentions that have one. The first layer takes
-                `initial_carry`. Without it, attention starts from its initial carry, and in a stack that is another
-                model.
+                `initial_carry`. Without it, attention starts from its initial carry, with a warning.
             **conv_kwargs: Further arguments of the convolution, such as ``edge_attr``.
 
         Returns:
@@ -203,6 +204,7 @@ class GPSLayer(Resettable):
         for attn, norm, given in zip_longest(attentions, _listed(self.norm_attn), carries):
             nodes = self._branch_input(norm, x, batch)
             if given is None:
+                _warn_of_no_carry(attn)
                 update = attn(nodes, batch, graph)
             else:
                 update, given = attn(nodes, batch, graph, carry=given)
@@ -256,3 +258,15 @@ def _listed(part: Module | None) -> list[Any]:
     if part is None:
         return []
     return list(part) if isinstance(part, ModuleList) else [part]
+
+
+def _warn_of_no_carry(attn: Module) -> None:
+    """Warn if an attention starts from its initial carry although an earlier layer may have passed one on."""
+    if has_carry(attn) and not torch.compiler.is_compiling():
+        name = type(attn).__name__
+        warn_once(
+            f"{name} without carry",
+            f"{name} passes a carry from layer to layer, but this GPSLayer was called without 'carry', which in a "
+            "stack is another model: give each layer the carry of the one before it, or use GPSStack or GPSModel",
+            stacklevel=6,  # the line that calls the layer
+        )

@@ -57,8 +57,7 @@ class AddLaplacianEncoding(Encoding):
         name: str = "laplacian",
     ) -> None:
         max_freqs = check_integer("max_freqs", max_freqs, 1)
-        if laplacian_norm not in ("sym", "rw", None):
-            raise ValueError(f"'laplacian_norm' must be 'sym', 'rw' or None (got {laplacian_norm!r})")
+        check_choice("laplacian_norm", laplacian_norm, ("sym", "rw", None))
         check_choice("eigvec_norm", eigvec_norm, EIGVEC_NORMS)
         check_name(name)
         self.max_freqs, self.laplacian_norm, self.eigvec_norm, self.name = max_freqs, laplacian_norm, eigvec_norm, name

@@ -1,9 +1,11 @@
+import warnings
+
 import pytest
 import torch
 from torch.nn import Linear
 from torch_geometric.nn import GCNConv
 
-from pyg_topomask.nn import GPSLayer, GRFAttention, MaskedAttention
+from pyg_topomask.nn import GPSLayer, GPSStack, GRFAttention, MaskedAttention, PrimphormerAttention
 from pyg_topomask.nn.norm import NORMS
 from pyg_topomask.testing import GRAPHS
 from tests.nn.gps_cases import Carrying, Conv, batch_of, by_hand, randomise
@@ -82,8 +84,22 @@ def test_carry_goes_from_layer_to_layer():
     torch.testing.assert_close(handed, 1 + sums)
     assert torch.equal(edges, 2 * edge_attr)
     torch.testing.assert_close(out, layer.conv(x, batch.edge_index, edge_attr)[0] + 3 * x + (1 + sums)[batch.batch])
-    afresh = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)[0]
+    with pytest.warns(UserWarning, match="Carrying passes a carry from layer to layer"):
+        afresh = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)[0]
     torch.testing.assert_close(out - afresh, torch.ones_like(out))
+
+
+def test_a_layer_without_its_carry_warns_once_and_says_what_to_pass():
+    graph, x = batch_of(), torch.randn(13, 8)
+    layers = [GPSLayer(8, attn=PrimphormerAttention(8)) for _ in range(2)]
+    with pytest.warns(UserWarning, match="give each layer the carry of the one before it") as caught:
+        layers[0](x, graph.edge_index, graph.batch, graph)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layers[1](x, graph.edge_index, graph.batch, graph)
+        layers[0](x, graph.edge_index, graph.batch, graph, layers[0].initial_carry(3))
+        GPSStack(8, 2, attn=lambda _: PrimphormerAttention(8))(x, graph.edge_index, graph.batch, graph)
 
 
 def test_hooks_of_the_feed_forward_part_run_and_change_nothing():

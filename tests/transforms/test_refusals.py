@@ -35,7 +35,7 @@ def far(value):
 
 REFUSED = [
     (lambda: AddLaplacianEncoding(0), ValueError, "at least 1"),
-    (lambda: AddLaplacianEncoding(3, "none"), ValueError, "'sym', 'rw' or None"),
+    (lambda: AddLaplacianEncoding(3, "none"), ValueError, "one of sym, rw, None"),
     (lambda: AddLaplacianEncoding(3, eigvec_norm="L3"), ValueError, "one of L1"),
     (lambda: AddLaplacianEncoding()(Data(num_nodes=2)), ValueError, "'edge_index' or 'adj_t'"),
     (lambda: AddRandomWalkEncoding([]), ValueError, "at least one"),

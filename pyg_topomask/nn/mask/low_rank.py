@@ -89,10 +89,6 @@ class LowRankMask(Mask):
     ) -> None:
         super().__init__(heads)
         check_choice("encoding", encoding, ENCODINGS)
-        if not _SHORTEST_PERIOD <= max_period < float("inf"):
-            raise ValueError(
-                f"'max_period' must be a finite number of at least {_SHORTEST_PERIOD:g} (got {max_period})"
-            )
         self.num_waves = check_integer("num_waves", num_waves, 1)
         self.encoding, self.max_period = encoding, max_period
         self.width = self.num_waves if encoding == "stochastic" else 2 * self.num_waves
