@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyg_topomask.run.data.fakes import fake_graphs
+from pyg_topomask.run.check import fake_graphs
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare

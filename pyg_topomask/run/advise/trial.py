@@ -199,4 +199,4 @@ def _train(
         trainer = build_trainer(config, callbacks=callbacks, limit_train_batches=most, default_root_dir=folder)
         trainer.fit(module, *batches)
     evaluation, count = timer.time_elapsed("validate"), trainer.fit_loop.epoch_loop.total_batch_idx + 1
-    return (timer.time_elapsed("train") - evaluation) / count, evaluation / len(recorder.rows)
+    return (timer.time_elapsed("train") - len(recorder.rows) * evaluation) / count, evaluation  # of the last epoch

@@ -7,10 +7,9 @@ GraphGPS's files have many of them, so they are listed and not refused. Those of
 from __future__ import annotations
 
 from functools import cached_property
-from inspect import signature
 
-from pyg_topomask.nn import Attention
 from pyg_topomask.nn.attention import EVERY_ATTENTION
+from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.nn.parameter_groups import mask_parameters
 from pyg_topomask.run.config.base import PARTS, ReadIf
 from pyg_topomask.run.config.load import ParsedConfig
@@ -90,13 +89,8 @@ class Conditions:
 
     def random_features(self, key: str) -> bool:
         """An attention draws random features: Performer, or one with topomask.kernel softmax_rf."""
-        kernels = {self._kernel(cls) for cls in self.attentions.values() if "kernel" in cls.config_keys}
-        return key in self._arguments and (not kernels or "softmax_rf" in kernels)
-
-    def _kernel(self, cls: type[Attention]) -> str:
-        """The kernel of an attention: that of the config, or the class's own default."""
-        given, own = self.config.topomask.kernel, signature(cls).parameters.get("kernel")
-        return given if own is None or self.config.is_given("topomask.kernel") else own.default
+        parts = (part for attention in built_attentions(self.config) for part in attention.modules())
+        return any(isinstance(part, SoftmaxFeatures) for part in parts)
 
     def graph_layer_norm(self, key: str) -> bool:
         """Nodes are normalised by gt.layer_norm, in a model.type other than MultiModel and SingleModel."""

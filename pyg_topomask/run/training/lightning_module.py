@@ -25,7 +25,7 @@ from pyg_topomask.run.training.checkpoint import FORMAT, OURS
 from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.metrics import build_metrics
 from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
-from pyg_topomask.run.training.ranking import Candidates, candidates
+from pyg_topomask.run.training.ranking import candidates
 
 
 class GraphModule(pl.LightningModule):
@@ -85,7 +85,8 @@ class GraphModule(pl.LightningModule):
         metrics: Any = self.metrics[part + "_metrics"]
         pairs = None
         if "links" in metrics:
-            data, pairs = _with_candidates(data)
+            pairs, data = candidates(data), copy.copy(data)
+            data.edge_label_index = torch.cat([data.edge_label_index, pairs.edge_index], dim=1)
         prediction = self._predict(data)
         if pairs is not None:
             count = prediction.size(0) - pairs.link.numel()
@@ -174,11 +175,3 @@ class GraphModule(pl.LightningModule):
             period = self.config.train.eval_period
             scheduler = {"scheduler": scheduler, "monitor": "val_loss", "frequency": period}
         return optimizer if scheduler is None else {"optimizer": optimizer, "lr_scheduler": scheduler}
-
-
-def _with_candidates(data: Data) -> tuple[Data, Candidates]:
-    """The batch with the pairs to rank appended to its labelled edges."""
-    pairs = candidates(data)
-    data = copy.copy(data)
-    data.edge_label_index = torch.cat([data.edge_label_index, pairs.edge_index], dim=1)
-    return data, pairs

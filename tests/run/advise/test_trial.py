@@ -65,7 +65,7 @@ def test_the_sample_has_batches_of_training_graphs(tiny, monkeypatch):
 
 
 def test_a_trial_predicts_an_epoch_and_memory(tiny, monkeypatch):
-    """Seconds are not measured: training takes 10, of which 4 are evaluations."""
+    """Seconds are not measured: training takes 10, of which each of two evaluations takes 4."""
     monkeypatch.setattr(
         trials.Timer, "time_elapsed", lambda timer, stage="train": {"train": 10, "validate": 4}.get(stage)
     )
@@ -73,7 +73,7 @@ def test_a_trial_predicts_an_epoch_and_memory(tiny, monkeypatch):
     found = run_trial(tiny, ["gt.layer_type=GIN+KMIP", "train.eval_period=4"], [], sample, 10**6)
     assert found.problem == ""
     in_two_epochs = 2 * len(sample.batches)
-    assert found.epoch_s == pytest.approx(10 * (10 - 4) / in_two_epochs + 5 * (4 / 2) / 4)
+    assert found.epoch_s == pytest.approx(10 * (10 - 2 * 4) / in_two_epochs + 5 * 4 / 4)
     assert found.stored_mib > 10**6 * 5 * 4 / 2**20  # their features
     assert found.parameters > 0
     assert found.hops is None  # without a mask

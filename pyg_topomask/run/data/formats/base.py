@@ -12,13 +12,11 @@ from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest import mock
 
 import torch
 import torch_geometric
 from torch.utils.data import ConcatDataset
 from torch_geometric.data import Data
-from torch_geometric.data import dataset as pyg_dataset
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.cache import building, cache_dir, locked
@@ -180,9 +178,7 @@ def reading(name: str, advice: str) -> Iterator[None]:
         advice: What to do if it cannot be read, for messages.
     """
     try:
-        # PyG's data sets print "Processing..." and "Done!", whatever their caller asks for.
-        silent = mock.patch.object(pyg_dataset, "print", create=True)
-        with only_data(), contextlib.redirect_stdout(sys.stderr), silent:
+        with only_data(), contextlib.redirect_stdout(sys.stderr):
             yield
     except RunError:
         raise
