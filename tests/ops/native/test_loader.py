@@ -119,25 +119,18 @@ def test_a_compiler_that_makes_no_library(other, fresh, whole, monkeypatch, scri
 
 
 @posix
-def test_a_compiler_that_does_not_end_or_waits_for_others(fresh, whole, monkeypatch):
-    """Its own time counts: on a busy machine, the same compilation takes longer."""
-    monkeypatch.setattr(sources, "SECONDS", 1)
-    use_compiler(fresh, monkeypatch, f"sleep 1.1\n{copying(whole)}")
-    assert loads()
-    use_compiler(fresh, monkeypatch, "while :; do :; done")
-    refused("did not finish within 1 s of processor time")
+def test_a_compiler_that_does_not_end(fresh, monkeypatch):
     monkeypatch.setattr(sources, "PATIENCE", 0.05)
     use_compiler(fresh, monkeypatch, "exec sleep 5")
     refused("did not finish within 0.05 s")
 
 
 @posix
-def test_programs_that_cannot_be_run(fresh, whole, monkeypatch):
+def test_programs_that_cannot_be_run(fresh, monkeypatch):
     use_cxx("'c++", monkeypatch)
     refused(r"cannot be read as a command \(No closing quotation\): 'c\+\+")
-    use_compiler(fresh, monkeypatch, copying(whole))
-    monkeypatch.setattr(sources, "SHELL", "/no/such/shell")
-    refused(r"the C\+\+ compiler .*/compiler cannot be run: .*No such file")
+    use_compiler(fresh, monkeypatch, "").write_bytes(b"\x7fno program")
+    refused(r"the C\+\+ compiler .*/compiler cannot be run: ")
 
 
 def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):
