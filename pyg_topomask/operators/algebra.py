@@ -322,20 +322,13 @@ def _block_diagonal(blocks: list[Tensor]) -> Tensor:
 def _join_pairs(parts: list[tuple[Pattern, Entries]], heads: int | None) -> tuple[Pattern, Tensor]:
     """Pairs of any of several masks, and the sums of their entries."""
     patterns = [pattern for pattern, _ in parts]
-    nodes = (x for pattern in patterns for x in _nodes(pattern))
+    nodes = (x for pattern in patterns for x in pattern.nodes)
     joined, places = _union(*nodes, patterns[0].num_rows, patterns[0].num_cols)
     values = [evaluate(entries) for _, entries in parts]
     if heads is not None:
         values = [x if x.dim() == 2 else x[:, None].expand(-1, heads) for x in values]
     sums = values[0].new_zeros(joined.nnz, *values[0].shape[1:])
     return joined, sums.index_add(0, places, torch.cat(values))
-
-
-def _nodes(pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """Row and column of each pair, in the order of the nodes."""
-    if pattern.order is None:
-        return pattern.row, pattern.col
-    return pattern.order[pattern.row.long()], pattern.order[pattern.col.long()]
 
 
 @once_per_batch

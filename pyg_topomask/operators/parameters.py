@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from numbers import Real
 
 import torch
@@ -55,7 +56,4 @@ def check_time(time: Tensor) -> None:
 def parameter_dtype(*parameters: float | Tensor | None) -> torch.dtype:
     """Dtype of a mask with these parameters: the widest of the tensors, or the default dtype if there is none."""
     dtypes = [x.dtype for x in parameters if isinstance(x, Tensor) and x.is_floating_point()]
-    widest = torch.get_default_dtype() if not dtypes else dtypes[0]
-    for dtype in dtypes[1:]:
-        widest = torch.promote_types(widest, dtype)
-    return widest
+    return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()

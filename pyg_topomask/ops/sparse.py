@@ -111,6 +111,13 @@ class Pattern:
             return torch.repeat_interleave(rows, self.rowptr.diff(), output_size=self.nnz)
 
     @property
+    def nodes(self) -> tuple[Tensor, Tensor]:
+        """Row node and column node of each entry, shape ``[nnz]`` each."""
+        if self.order is None:
+            return self.row, self.col
+        return self.order[self.row.long()], self.order[self.col.long()]
+
+    @property
     def nnz(self) -> int:
         """Number of entries."""
         return self.col.numel()

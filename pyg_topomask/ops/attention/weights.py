@@ -83,9 +83,7 @@ def _weights(problem: Problem) -> PairWeights:
     norm = None if problem.errors is None else norms.sqrt()
     vanished = problem.vanished(denominator, sizes.detach(), norm)
     factor = torch.where(vanished, 0, 1 / torch.where(vanished, 1, denominator)).squeeze(-1)  # [rows, H]
-    row, col = pattern.row.long(), pattern.col.long()
-    if pattern.order is not None:
-        row, col = pattern.order[row], pattern.order[col]
+    row, col = (x.long() for x in pattern.nodes)
     first = 0 if problem.rows is None else problem.rows[0]
     return torch.stack([row + first, col]), weight * factor.index_select(0, row)
 
