@@ -20,7 +20,6 @@ from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.distributed import is_main, world_size
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.pretrained import load_pretrained
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.environment import environment
@@ -32,7 +31,7 @@ from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, ReturnFreedMemory, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
-from pyg_topomask.run.training.lightning_module import GraphModule
+from pyg_topomask.run.training.lightning_module import GraphModule, build_module
 from pyg_topomask.run.training.trainer import build_trainer, loggers_of, quiet
 from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
@@ -83,12 +82,10 @@ class SeedRun:
 
     def _build_module(self, splits: Splits) -> GraphModule:
         """The model at its final width, with pretrained weights if the config names a run."""
-        sizes = (splits.in_channels, splits.task.num_outputs, splits.edge_channels, splits.task.level)
-        self.config = sized(self.config, *sizes)
-        model = build_model(self.config, *sizes)
-        module = GraphModule(model, self.config, splits.task, splits.data_format())
+        module = build_module(self.config, splits)
+        self.config = module.config
         if self.config.pretrained.dir:
-            load_pretrained(model, self.config)
+            load_pretrained(module.model, self.config)
         return module
 
     def _infer(self, module: GraphModule, splits: Splits, display: Display) -> tuple[Numbers, Numbers]:

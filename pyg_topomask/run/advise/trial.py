@@ -24,12 +24,11 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import Served, Splits, loaders, prepare, ready_loader
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.process_memory import peak_cuda_mib, peak_mib
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder
-from pyg_topomask.run.training.lightning_module import GraphModule
+from pyg_topomask.run.training.lightning_module import GraphModule, build_module
 from pyg_topomask.run.training.trainer import build_trainer, quiet, uses_cuda
 from pyg_topomask.run.user_modules import import_modules
 
@@ -143,9 +142,7 @@ def _tried(config: Config, sample: Sample, seconds: float) -> Trial:
     trial = Trial(prepare_s=(time.perf_counter() - begin) * share)
     prepared = splits.train if splits.is_one_graph else [*splits.train, *splits.val]
     trial.stored_mib = sum(map(_bytes, prepared)) * share / 2**20
-    sizes = (splits.in_channels, splits.task.num_outputs, splits.edge_channels, splits.task.level)
-    config = sized(config, *sizes)
-    module = GraphModule(build_model(config, *sizes), config, splits.task, splits.data_format())
+    module = build_module(config, splits)
     trial.parameters = sum(parameter.numel() for parameter in module.model.parameters())
     batches, steps = _loaders(config, splits, sample)
     trial.hops = _mean_hops(module.model, next(iter(batches[0])))

@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.config.load import read_yaml
 from pyg_topomask.run.config.schema import FREE_KEYS, all_keys
-from pyg_topomask.run.config.yaml_files import read_yaml
 from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.build import WIDTH_KEYS, searches_width
 from pyg_topomask.run.output.files import write_text

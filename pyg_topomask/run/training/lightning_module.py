@@ -18,7 +18,9 @@ from pyg_topomask import __version__
 from pyg_topomask.checks import NonFiniteError
 from pyg_topomask.nn import auxiliary_loss
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.data.loaders import Splits
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.sampling import refusing_graphs
 from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.training.checkpoint import FORMAT, OURS
@@ -175,3 +177,10 @@ class GraphModule(pl.LightningModule):
             period = self.config.train.eval_period
             scheduler = {"scheduler": scheduler, "monitor": "val_loss", "frequency": period}
         return optimizer if scheduler is None else {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+def build_module(config: Config, splits: Splits) -> GraphModule:
+    """The model of a config for the data of a seed, at its final width, which the module's config has."""
+    sizes = (splits.in_channels, splits.task.num_outputs, splits.edge_channels, splits.task.level)
+    config = sized(config, *sizes)
+    return GraphModule(build_model(config, *sizes), config, splits.task, splits.data_format())
