@@ -77,18 +77,8 @@ def find(problem: Problem, backend: str) -> Tensor:
         if reason is not None:
             raise ValueError(f"backend {backend!r} cannot be used: {reason}; backend='auto' chooses another one")
         return ENGINES[backend].search(problem)
-    return next(engine for engine in ENGINES.values() if _declines(engine, problem) is None).search(problem)
-
-
-def explain(problem: Problem) -> dict[str, str | None]:
-    """For each engine the reason why ``"auto"`` skips it, or :obj:`None`; ``"auto"`` takes the first with
-    :obj:`None`.
-    """
-    return {name: _declines(engine, problem) for name, engine in ENGINES.items()}
-
-
-def _declines(engine: Engine, problem: Problem) -> str | None:
-    return engine.pays(problem) or engine.refuses(problem)
+    engine = next(x for x in ENGINES.values() if x.pays(problem) is None and x.refuses(problem) is None)
+    return engine.search(problem)
 
 
 def _native_refuses(problem: Problem) -> str | None:
@@ -98,8 +88,6 @@ def _native_refuses(problem: Problem) -> str | None:
         return "keys have no numbers (d = 0)"
     if problem.topk > cpp.MAX_TOPK and problem.largest > cpp.MAX_TOPK:
         return f"it keeps at most {cpp.MAX_TOPK} keys (got topk = {problem.topk})"
-    if max(problem.largest, problem.ptr_q[-1]) >= 2**31:
-        return "a graph has 2^31 keys or more"
     return loader.missing("topk")
 
 

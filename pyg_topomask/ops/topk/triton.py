@@ -33,8 +33,6 @@ def refuses(problem: Any) -> str | None:
         return f"it keeps at most {MAX_TOPK} keys (got topk = {problem.topk})"
     if not 0 < problem.q.size(-1) <= MAX_DIM:
         return f"keys have 1 to {MAX_DIM} numbers (got {problem.q.size(-1)})"
-    if max(problem.ptr_q[-1], problem.ptr_k[-1]) >= 2**31:
-        return "there are 2^31 nodes or more"
     return None
 
 
