@@ -41,7 +41,7 @@ class Comparison:
         metric: Name of the metric.
         dataset: Name of the data set.
         baseline: Name of the baseline.
-        rows: A row for each run, in the given order, by the name of the column.
+        rows: A row for each run, that of the baseline first, by the name of the column.
         notes: Sentences about what the numbers do not show.
         kind: What the results of a run differ in: ``"seeds"``, or ``"splits"`` if there are several.
     """
@@ -64,7 +64,7 @@ class Comparison:
 
 def main(arguments: Namespace, rest: list[str]) -> int:
     """Run the command."""
-    comparison = compare(*find_runs(arguments.runs, arguments.baseline))
+    comparison = compare(find_runs(arguments.runs, arguments.baseline))
     found = columns(comparison)
     costs = {name: found.pop(name) for name in _COSTS if name in found}
     console = standard_output()
@@ -74,28 +74,23 @@ def main(arguments: Namespace, rest: list[str]) -> int:
     return 0
 
 
-def find_runs(sources: Sequence[str | Path], baseline: str | Path | None = None) -> tuple[list[FinishedRun], int]:
-    """The runs, each once, and the position of the baseline, which is put first if it is not one of them.
+def find_runs(sources: Sequence[str | Path], baseline: str | Path | None = None) -> list[FinishedRun]:
+    """The runs, each once, the baseline first.
 
     Raises:
         RunError: If a run is not found.
     """
-    runs = {run.folder.resolve(): run for run in map(find_run, sources)}
-    if baseline is None:
-        return list(runs.values()), 0
-    chosen = find_run(baseline)
-    folder = chosen.folder.resolve()
-    runs = runs if folder in runs else {folder: chosen, **runs}
-    return list(runs.values()), list(runs).index(folder)
+    first = [] if baseline is None else [baseline]
+    return list({run.folder.resolve(): run for run in map(find_run, [*first, *sources])}.values())
 
 
-def compare(runs: Sequence[FinishedRun], position: int = 0) -> Comparison:
-    """Compare runs with the one at ``position``.
+def compare(runs: Sequence[FinishedRun]) -> Comparison:
+    """Compare runs with the first one.
 
     Raises:
         RunError: If the runs have other data, splits, evaluations or metrics than the baseline.
     """
-    baseline = runs[position]
+    baseline = runs[0]
     for run in runs:
         difference = _incomparable(run, baseline)
         if difference is not None:
@@ -105,8 +100,8 @@ def compare(runs: Sequence[FinishedRun], position: int = 0) -> Comparison:
     labels = [run.name if names.count(run.name) == 1 else str(run.folder) for run in runs]
     rows = [_row(run, label, baseline, metric) for run, label in zip(runs, labels)]
     kind = "splits" if any(len(_splits(run)) > 1 for run in runs) else "seeds"
-    notes = _notes(runs, rows, position, kind)
-    return Comparison(metric, baseline.config.dataset.name, labels[position], rows, notes, kind)
+    notes = _notes(runs, rows, kind)
+    return Comparison(metric, baseline.config.dataset.name, labels[0], rows, notes, kind)
 
 
 def _incomparable(run: FinishedRun, baseline: FinishedRun) -> str | None:
@@ -183,11 +178,11 @@ def _difference(run: FinishedRun, baseline: FinishedRun, key: str) -> Row:
     return found
 
 
-def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], position: int, kind: str) -> list[str]:
+def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], kind: str) -> list[str]:
     notes = []
-    if any(row["low"] is None for i, row in enumerate(rows) if i != position):
+    if any(row["low"] is None for row in rows[1:]):
         notes.append(f"An interval needs at least two {kind} that both runs have, with different finite differences.")
-    has_folds = runs[0].config.dataset.num_folds is not None and len(_splits(runs[position])) > 1
+    has_folds = runs[0].config.dataset.num_folds is not None and len(_splits(runs[0])) > 1
     if has_folds and any(row["low"] is not None for row in rows):
         notes.append("Folds share training graphs, so intervals over folds are too narrow.")
     unfinished = {row["name"]: run.unfinished for run, row in zip(runs, rows) if run.unfinished}

@@ -37,7 +37,7 @@ def make(tiny, tmp_path):
 
 
 def compared(*folders, baseline=None):
-    return compare(*find_runs(folders, baseline))
+    return compare(find_runs(folders, baseline))
 
 
 def test_differences_are_paired_over_shared_seeds(make):
@@ -54,10 +54,11 @@ def test_differences_are_paired_over_shared_seeds(make):
     assert costs == [12345, 2.0, 102.0, None]
 
 
-def test_baseline_is_chosen_by_folder_and_added_if_it_is_missing(make):
+def test_baseline_is_chosen_by_folder_and_comes_first(make):
     a, b, c = make("a", [0.5, 0.6]), make("b", [0.6, 0.8]), make("c", [0.7, 0.7])
-    assert compared(a, b, baseline=b).rows[0]["difference"] == pytest.approx(-0.15)
-    assert compared(a, b, a, baseline=b).baseline == "b"
+    found = compared(a, b, a, baseline=b)
+    assert [row["name"] for row in found.rows] == ["b", "a"]
+    assert found.rows[1]["difference"] == pytest.approx(-0.15)
     added = compared(a, b, baseline=c)
     assert [row["name"] for row in added.rows] == ["c", "a", "b"]
     assert added.baseline == "c"
