@@ -33,10 +33,11 @@ def solve(problem: Problem, path: str) -> Tensor:
         parts = zip(mask.head_groups, [0, *starts], starts)
         return torch.cat([solve(_of_heads(problem, part, a, b), path) for (_, part), a, b in parts], dim=1)
     linear = problem.kernel.name == "linear" and not problem.kernel.signed
+    wide = problem.wide
     if path == "auto" and linear and getattr(mask, "terms", None):
-        return _sum(problem.wide)
-    chosen = plan.plan(problem if problem.v.is_cuda else problem.wide, path)
-    return plan.ENGINES[chosen].attend(problem if chosen == "pairs_triton" else problem.wide)
+        return _sum(wide)
+    chosen = plan.plan(problem if problem.v.is_cuda else wide, path)
+    return plan.ENGINES[chosen].attend(problem if chosen == "pairs_triton" else wide)
 
 
 def _of_heads(problem: Problem, mask: object, start: int, stop: int) -> Problem:

@@ -73,11 +73,11 @@ class Problem:
     edges: EdgeVectors | None = None
     """Vectors that multiply the keys of pairs; none if :obj:`None`."""
 
-    @cached_property
+    @property
     def wide(self) -> Problem:
         """The problem in float32 or float64: half precision is widened."""
         q, k, v = at_least_float32(self.q, self.k, self.v)
-        return replace(self, q=q, k=k, v=v)
+        return self if v is self.v else replace(self, q=q, k=k, v=v)  # what `self` has derived stays known
 
     @cached_property
     def bound(self) -> AttentionMask:
