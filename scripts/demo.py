@@ -115,7 +115,7 @@ def draw(summaries: dict[str, dict[str, Any]], out: Path) -> Path:
         "How strongly the mask lets the pixel with the star attend to each pixel (first layer, mean over heads)"
     )
     for number, (axis, (title, values)) in enumerate(zip(top.subplots(1, 4), panels.items())):
-        axis.imshow(values.view(8, 8), cmap="viridis" if number else "gray_r", vmin=0)
+        axis.imshow(values.view(8, 8), cmap="YlGnBu" if number else "gray_r", vmin=0)
         if number:
             axis.plot(PIXEL % 8, PIXEL // 8, "*", color="white", ms=13, mec="black")
         axis.set(title=title, xticks=[], yticks=[])

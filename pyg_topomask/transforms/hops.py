@@ -48,6 +48,8 @@ class AddHops(JoinedTransform):
         if not 0 < width < float("inf"):
             raise ValueError(f"'width' must be a positive number (got {width})")
         self.max_hops, self.length, self.width = check_integer("max_hops", max_hops, 0), length, float(width)
+        if self.max_hops >= 2**15:
+            raise ValueError(f"'max_hops' must be below 32768 (got {max_hops})")
 
     def of_group(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         joined, length = join_edges(graphs), None

@@ -102,6 +102,8 @@ class AddRandomWalks(JoinedTransform):
         self._diagonal = diagonal_of(independent, diagonal)
         size = (num_walks + 1) // 2 if scheme == "repelling" and self._diagonal == "corrected" else None
         walkers = walk_settings(num_walks, max_length, halt_prob, scheme, size, lengths, importance)
+        if walkers.max_length >= 2**15:
+            raise ValueError(f"'max_length' must be below {2**15}, for 16-bit tables (got {max_length})")
         if self._diagonal == "corrected" and walkers.num_blocks == 1:
             raise ValueError(
                 f"diagonal='corrected' needs walkers of a start that are independent of each other (got num_walks="

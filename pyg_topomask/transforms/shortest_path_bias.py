@@ -52,6 +52,8 @@ class AddShortestPathBias(Encoding):
 
     def __init__(self, num_spatial_types: int = 20, paths: bool = False, pairs: bool = True) -> None:
         num_spatial_types = check_integer("num_spatial_types", num_spatial_types, 2)
+        if num_spatial_types >= 2**15:
+            raise ValueError(f"'num_spatial_types' must be below 32768 (got {num_spatial_types})")
         if paths and not pairs:
             raise ValueError("'paths' need 'pairs', because paths connect pairs")
         self.num_spatial_types, self.paths, self.pairs = num_spatial_types, paths, pairs

@@ -41,8 +41,9 @@ def test_lengths_of_edges_and_what_is_refused():
     found = AddHops(3, length="bond", width=0.5)(data)
     assert found.hop_index.tolist() == [[0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2]]
     assert found.hop_length.tolist() == [0, 1, 3, 0, 2, 0]
-    with pytest.raises(ValueError, match="'width' must be"):
-        AddHops(width=0.0)
+    for settings, message in (({"width": 0.0}, "'width' must be"), ({"max_hops": 2**15}, "must be below 32768")):
+        with pytest.raises(ValueError, match=message):
+            AddHops(**settings)
     with pytest.raises(ValueError, match="'length' must be 0 to 2"):
         HopMask(max_hops=2)(AddHops(3)(Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), num_nodes=4)))
     with pytest.raises(ValueError, match="were drawn for"):

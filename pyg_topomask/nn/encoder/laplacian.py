@@ -153,7 +153,7 @@ class SignNet(_EigenEncoder):
         name: Name of the transform's attributes.
 
     Raises:
-        ValueError: If ``model`` is unknown.
+        ValueError: If ``model`` is unknown or there are too few layers.
     """
 
     def __init__(
@@ -169,6 +169,8 @@ class SignNet(_EigenEncoder):
     ) -> None:
         super().__init__(channels, max_freqs, name)
         check_choice("model", model, ("MLP", "DeepSet"))
+        if layers < 2 or post_layers < 1:
+            raise ValueError(f"SignNet needs 'layers' ≥ 2 and 'post_layers' ≥ 1 (got {layers} and {post_layers})")
         self.sum_frequencies = model == "DeepSet"
         widths = [1, *[phi_hidden_dim] * (layers - 1), phi_out_dim]
         self.phi = ModuleList(_normed_mlp(a, phi_hidden_dim, b, 2) for a, b in pairwise(widths))

@@ -106,7 +106,8 @@ class RWGNKMask(Mask):
         decay, alpha = at_least_float32(self.decay, self.alpha)
         table = (index, length, count, int(graph.num_nodes), self.max_length)
         if not self.learnable:
-            return _constant_kernel(*table, _number(decay), _number(alpha), decay.dtype)
+            read = _number_once if decay.is_cuda else _number
+            return _constant_kernel(*table, read(decay), read(alpha), decay.dtype)
         with torch.autocast(index.device.type, enabled=False):  # sums of counts need float32
             walks, modulation, scale = _walks(*table, decay.abs(), alpha.abs())
         return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
@@ -123,10 +124,12 @@ def _walks(
     return walks, modulation, _squared_norms(walks.left, modulation) ** (-alpha / 2)
 
 
-@once_per_batch
 def _number(x: Tensor) -> float:
-    """The absolute value of a scalar; on CUDA, the host waits for it once."""
+    """The absolute value of a scalar."""
     return float(x.abs())
+
+
+_number_once = once_per_batch(_number)  # for CUDA, where reading waits
 
 
 @once_per_batch

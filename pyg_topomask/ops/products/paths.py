@@ -98,7 +98,9 @@ def _preorder(parent: Tensor) -> tuple[Tensor, Tensor]:
 def _plain(x: Tensor, weight: Tensor, parent: Tensor, by_hop: bool) -> Tensor:
     """The products in plain torch."""
     if not by_hop:
-        return forest_product(parent, x, weight)
+        if is_transformed():  # torch.func has no rules for checkpoints
+            return forest_product(parent, x, weight)
+        return checkpoint(forest_product, parent, x, weight, use_reentrant=False, preserve_rng_state=False)
 
     def sums(x: Tensor) -> Tensor:
         counts = hop_counts(parent, x.flatten(1), weight.size(1) - 1)

@@ -21,6 +21,9 @@ Width = Annotated[int, Field(ge=1, le=2**16)]
 MAX_DEPTH = 1000
 """Largest number of layers of a network."""
 
+MAX_STEPS = 10_000
+"""Largest number of values in a ``range(...)``; a longer one is a typing error."""
+
 NO_LOADERS = "GraphGym's output and loaders are not used"
 FROM_DATA = "known from the data"
 """Reasons of keys without effect in several sections."""
@@ -130,7 +133,7 @@ def parse_times(text: str) -> list[int] | list[float]:
     """Read the numbers of a text such as ``range(1, 17)`` or ``[1, 2, 5]``, without executing it.
 
     Raises:
-        ValueError: If the text is neither a range nor a list of numbers.
+        ValueError: If the text is neither a range nor a list of numbers, or has more than :data:`MAX_STEPS`.
     """
     is_range, bounds = text.strip().startswith("range("), text.strip().removeprefix("range")
     try:
@@ -138,6 +141,8 @@ def parse_times(text: str) -> list[int] | list[float]:
         numbers = range(*(found if isinstance(found, tuple) else (found,))) if is_range else [*found]
     except (ValueError, TypeError, SyntaxError):
         numbers = [None]
+    if len(numbers) > MAX_STEPS:
+        raise ValueError(f"has {len(numbers)} numbers; at most {MAX_STEPS} are allowed")
     if not all(type(number) in (int, float) for number in numbers):
         raise ValueError("must be a range such as range(1,17) or a list of numbers; it is never executed")
     return list(numbers)

@@ -181,9 +181,19 @@ def _suggest_key(key: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads ``1e-5`` as a number, as YAML 1.2 does."""
+    """Reads ``1e-5`` as a number, as YAML 1.2 does, and refuses what only YAML 1.1 takes as one: ``1:30``, ``010``."""
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """The value of an integer or a float."""
+        if re.match(r"[-+]?(0\d|.*:)", node.value):
+            problem = f"{node.value} is 60-based or octal in YAML 1.1; write a plain number, or put a text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        whole = node.tag.endswith(":int")
+        return self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
 
 
+for _tag in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )

@@ -301,6 +301,7 @@ TRANSITION = r"one floating-point number per edge, \[6\]"
         ({"transition": torch.ones(3)}, ValueError, TRANSITION),
         ({"transition": torch.full((6,), -1.0)}, ValueError, "must be finite and ≥ 0"),
         ({"transition": torch.zeros(6)}, ValueError, "is 0 on all edges of node 0"),
+        ({"transition": (GRAPHS["path"].edge_index[0] < 3).float()}, ValueError, "is 0 on all edges of node 3"),
     ],
 )
 def test_bad_arguments_are_refused(change, error, message):

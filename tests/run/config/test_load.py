@@ -29,6 +29,15 @@ def test_numbers_are_read(file, tiny):
     assert (config.seed, config.gt.layers, config.optim.base_lr, config.optim.min_lr) == (0, 31, 0.1, 1e-7)
 
 
+@pytest.mark.parametrize("value", ["1:30", "-010", "0777", "190:20:30.15"])
+def test_numbers_of_yaml_1_1_alone_are_refused(file, tiny, value):
+    message = rf"{value} is 60-based or octal in YAML 1\.1; write a plain number"
+    with pytest.raises(ConfigError, match=rf"some\.yaml, line 3, column 10: .*{message}"):
+        load(file(f"{DATA}optim:\n  steps: {value}\n"))
+    with pytest.raises(ConfigError, match=rf"command line: train\.batch_size: .* is not a YAML value .*{message}"):
+        load(tiny, [f"train.batch_size={value}"])
+
+
 @pytest.mark.parametrize("tag", ["3", "007", "1e5", "2024-01-02"])
 def test_names_may_look_like_numbers(file, tiny, tag):
     parsed = load(tiny, [f"name_tag={tag}", f"out_dir={tag}", f"wandb.project={tag}"])

@@ -63,6 +63,7 @@ def test_keys_of_exphormer_and_k_mip(molecules):
         ("range(1,2,3,4)", "never executed"),
         ("range(1,9,0)", "never executed"),
         ("[True]", "never executed"),
+        ("range(99999999)", "has 99999999 numbers; at most 10000"),
         ("range(-2,3)", "must not be negative"),
     ],
 )
