@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.native.op import CompiledOp
 
 
@@ -101,3 +102,25 @@ class BlockMeans(CompiledOp):
 MOST_SELECTED = 64
 """Nodes of a tile, `TILE` in blocks.cpp."""
 block_means = BlockMeans()
+
+
+def softmax_in_graphs(
+    q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout, scale: float, topk: int = 0
+) -> Tensor | None:
+    """Softmax attention of the nodes of each graph to all of them, or to ``topk``; :obj:`None` if plain torch serves.
+
+    Args:
+        q, k: Queries and keys ``[N, H, R]``.
+        v: Values ``[N, H, D]``.
+        layout: The graphs.
+        scale: Factor of the scores.
+        topk: As in `BlockMeans`.
+
+    Returns:
+        Shape ``[N, H, D]``.
+    """
+    table = layout.table()
+    if 0 in q.shape or 0 in v.shape or block_means.refuses(q, k, v, None, None, None, table) is not None:
+        return None
+    means: Tensor = block_means(q, k, v, None, None, None, table, True, scale, topk)[0]
+    return means

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from pyg_topomask.checks import is_exporting
-from pyg_topomask.ops.attention.block_means import block_means
+from pyg_topomask.ops.attention.block_means import softmax_in_graphs
 from pyg_topomask.ops.blocks import layout_of
 from pyg_topomask.ops.segment import in_groups, ragged_ranges
 
@@ -60,9 +60,9 @@ def segment_softmax_attention(
     biases: tuple[Tensor, ...] = ()
     scale = q.size(-1) ** -0.5 if scale is None else scale
     if bias is None and not dropout and max(groups.num_nodes, default=0) <= _MOST_COMPILED:
-        given = q, k, v, None, None, None, layout.table(), True, scale, 0
-        if 0 not in q.shape and 0 not in v.shape and block_means.refuses(*given) is None:
-            return block_means(*given)[0]
+        means = softmax_in_graphs(q, k, v, layout, scale)
+        if means is not None:
+            return means
     if bias is not None:
         check_pair_bias(bias, groups.num_nodes, q.size(1))
         biases = bias.to(q.dtype).split([n * n for n in groups.num_nodes])

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.ops.attention.block_means import MOST_SELECTED, block_means
+from pyg_topomask.ops.attention.block_means import MOST_SELECTED, softmax_in_graphs
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, pairs_triton
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
 from pyg_topomask.ops.attention.kernels import Kernel
@@ -91,14 +91,13 @@ def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor 
     topk = check_integer("topk", topk, 1)
     if batch is not None:
         check_batch(batch, q.size(0))
-    if q.is_cuda or is_transformed() or 0 in q.shape or 0 in v.shape:
+    if q.is_cuda or is_transformed():
         return None
     layout = layout_of(batch, q)
-    given = q, k, v, None, None, None, layout.table(), True, q.size(-1) ** -0.5, min(topk, MOST_SELECTED)
-    if max(layout.groups.num_nodes) > MOST_SELECTED or block_means.refuses(*given) is not None:
+    if max(layout.groups.num_nodes, default=0) > MOST_SELECTED:
         return None
     check_finite(q.detach(), k.detach())
-    return block_means(*given)[0]
+    return softmax_in_graphs(q, k, v, layout, q.size(-1) ** -0.5, min(topk, MOST_SELECTED))
 
 
 def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
