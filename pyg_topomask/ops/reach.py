@@ -50,7 +50,7 @@ def reach(mask: Any, graph: Data, max_hops: int = 16, num_rows: int = 256) -> Te
     chosen = torch.zeros(num_nodes, rows.numel(), dtype=operator.dtype, device=device)
     chosen[rows, torch.arange(rows.numel(), device=device)] = 1
     columns = chosen if heads is None else chosen[:, None].expand(-1, heads, -1)
-    mass = (operator.bound.T @ columns).abs().double()  # column c: the row of its node
+    mass = (operator.T @ columns).abs().double()  # column c: the row of its node
     by_hop = _hops(graph, chosen.float(), max_hops)
     shares = torch.stack([(mass * (at if heads is None else at[:, None])).sum(0) for at in by_hop], -1)
     total = shares.sum(-1, keepdim=True)

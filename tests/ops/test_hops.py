@@ -6,7 +6,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import HopMask
-from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator
+from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator, PowerSeriesOperator
 from pyg_topomask.ops.hops import hop_pairs
 from pyg_topomask.ops.reach import reach
 from pyg_topomask.transforms import AddHops
@@ -61,6 +61,9 @@ def test_reach_is_the_share_of_the_mass_by_distance():
     assert found[:, -1].eq(0).all()
     signed = DenseOperator(-torch.eye(4) + torch.eye(4).roll(1, 0))
     torch.testing.assert_close(reach(signed, data, 1)[0], torch.tensor(0.5, dtype=torch.float64))
+    series = PowerSeriesOperator(data.edge_index, 4, torch.tensor([1.0, -1.0, 0.5]))
+    shares = series.to_dense().abs() / series.to_dense().abs().sum(1, keepdim=True)  # of |M|, not of the bounding mask
+    torch.testing.assert_close(reach(series, data, 0)[0], shares.diagonal().double().mean())
     nothing, empty = (
         OnesOperator(torch.zeros(0, dtype=torch.long)),
         Data(edge_index=data.edge_index[:, :0], num_nodes=0),
