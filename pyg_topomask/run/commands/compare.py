@@ -126,7 +126,9 @@ def _incomparable(run: FinishedRun, baseline: FinishedRun) -> str | None:
 def _measured(run: FinishedRun) -> dict[str, Any]:
     """The settings that decide what a result measures: data, split, parts of evaluations, metric."""
     config, data = run.config, run.config.dataset
-    parts = {"full_batch": [], "neighbor": ["batch_size", "neighbor_sizes"]}.get(config.val.sampler, ["num_parts"])
+    parts = {"full_batch": [], "neighbor": ["batch_size", "neighbor_sizes"], "walks": ["max_nodes"]}.get(
+        config.val.sampler, ["num_parts"]
+    )
     return {
         "dataset.name": data.name.lower().replace("_", "-"),  # spelled in several ways
         **{f"dataset.{key}": getattr(data, key) for key in _DATA_KEYS},

@@ -107,6 +107,10 @@ def in_parts(count):
     return {"change": PARTS | {"train": {"sampler": "random_partition", "num_parts": count}}}
 
 
+def by_walks(most):
+    return {"change": {"val": {"sampler": "walks"}, "train": {"sampler": "walks", "max_nodes": most}}}
+
+
 def of(data, **settings):
     return {"data": data | settings}
 
@@ -115,6 +119,7 @@ def of(data, **settings):
     ("first", "same", "other", "reason"),
     [
         (in_parts(3), in_parts(3), in_parts(4), r"train\.num_parts is 4 and 3"),
+        (by_walks(8), by_walks(8), by_walks(9), r"train\.max_nodes is 9 and 8"),
         # Folds do not read a seed of 0, which is the default.
         (of(FOLDS, split_seed=None), of(FOLDS, split_seed=0), of(FOLDS, split_seed=1), r"split_seed is 1 and 0"),
         (of(ERRICA, split_dir="a"), of(ERRICA, split_dir="a"), of(ERRICA, split_dir="b"), r"split_dir is b and a"),
