@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,18 +177,7 @@ class SeedRun:
         try:
             trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
             trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
-            last = folder / LAST
-            try:
-                trainer.fit(module, train, val, ckpt_path=last if start else None)
-            except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                raise KeyboardInterrupt from error
-            except Exception as error:
-                if isinstance(error, (RunError, OSError, MemoryError)) or not start or recorder.started:
-                    raise
-                reason = f"{type(error).__name__}: {reason_of(error)}"
-                advice = "delete it to train that seed from the start"
-                raise RunError(f"{last} is damaged, or of another version ({reason}); {advice}") from error
+            self._fit(partial(trainer.fit, module, train, val), recorder, start > 0)
             self._load_best(module, recorder.best_epoch)
             trainer.test(module, test, verbose=False)
             failed = 0
@@ -196,6 +187,21 @@ class SeedRun:
                     logger.experiment.finish(exit_code=failed)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}
+
+    def _fit(self, fit: Callable[..., None], recorder: Recorder, resumes: bool) -> None:
+        """Train, from the last checkpoint if the run resumes."""
+        last = self.folder / LAST
+        try:
+            fit(ckpt_path=last if resumes else None)
+        except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            raise KeyboardInterrupt from error
+        except Exception as error:
+            if isinstance(error, (RunError, OSError, MemoryError)) or not resumes or recorder.started:
+                raise
+            reason = f"{type(error).__name__}: {reason_of(error)}"
+            advice = "delete it to train that seed from the start"
+            raise RunError(f"{last} is damaged, or of another version ({reason}); {advice}") from error
 
     def _load_best(self, module: GraphModule, epoch: int) -> None:
         """Load the weights of the best epoch."""
