@@ -17,15 +17,14 @@ def redraw_walks(
     graphs: Sequence[Data],
     transform: Any,
     epoch: int,
-    layer: Module | None = None,
-    forward: Callable[[Batch], Any] | None = None,
+    layer: Module,
+    forward: Callable[[Batch], Any],
     batch_size: int = 32,
 ) -> list[Data]:
     """Draw new walks whose steps follow a layer's attention: from a node to its neighbours, in proportion to it.
 
     The layer's inputs come from one pass of the model over the given graphs. Only edges are scored, so the cost is
-    linear in them. Without a layer, steps follow the edge attribute ``transform.transition``, as in a call of the
-    transform, and are uniform on a graph that lacks it.
+    linear in them.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, dynamic GKAT.
 
@@ -43,13 +42,8 @@ def redraw_walks(
 
     Raises:
         TypeError: If ``batch_size`` is not an integer.
-        ValueError: If ``batch_size`` is below 1, if there is a layer but no ``forward``, or if the model does not call
-            the layer exactly once.
+        ValueError: If ``batch_size`` is below 1, or if the model does not call the layer exactly once.
     """
-    if layer is None:
-        return walks_along(graphs, transform, epoch)
-    if forward is None:
-        raise ValueError("walks that follow a layer's attention need 'forward' to find its input")
     batch_size = check_integer("batch_size", batch_size, 1)
     weights: list[Tensor] = []
     for first in range(0, len(graphs), batch_size):
@@ -59,9 +53,7 @@ def redraw_walks(
     return walks_along(graphs, transform, epoch, weights)
 
 
-def walks_along(
-    graphs: Sequence[Data], transform: Any, epoch: int, weights: Sequence[Tensor] | None = None
-) -> list[Data]:
+def walks_along(graphs: Sequence[Data], transform: Any, epoch: int, weights: Sequence[Tensor]) -> list[Data]:
     """Draw new walks along edges, in proportion to given weights.
 
     Args:
@@ -69,16 +61,15 @@ def walks_along(
         transform: As in :func:`redraw_walks`.
         epoch: Number of the epoch.
         weights: For each graph the weights of its edges, shape ``[E]``, ≥ 0, stored as the new graph's attribute
-            ``transform.transition``. If :obj:`None`, the attribute stays as it is.
+            ``transform.transition``.
 
     Returns:
         New graphs, in the same order.
     """
     transform.set_epoch(epoch)
     copies = [graph.clone() for graph in graphs]
-    if weights is not None:
-        for graph, weight in zip(copies, weights, strict=True):
-            graph[transform.transition] = weight
+    for graph, weight in zip(copies, weights, strict=True):
+        graph[transform.transition] = weight
     return transform.apply(copies)
 
 

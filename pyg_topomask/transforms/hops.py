@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.hops import hop_pairs
@@ -15,7 +14,6 @@ from pyg_topomask.transforms.graph_input import edge_lengths
 from pyg_topomask.transforms.joined import JoinedTransform, join_edges, split_table
 
 
-@functional_transform("add_hops")
 class AddHops(JoinedTransform):
     """Add the pairs of nodes within a number of hops and their distance, for :class:`~pyg_topomask.nn.HopMask`.
 

@@ -32,12 +32,12 @@ WIDTH = 16
 MAX_LENGTH = 4
 
 
-def knn_sphere(num_nodes: int, num_neighbors: int = 3, seed: int = 0) -> Data:
-    """An undirected graph of random points on a sphere, each joined to its nearest neighbours."""
-    points = np.random.default_rng(seed).normal(size=(num_nodes, 3))
+def knn_sphere(num_nodes: int) -> Data:
+    """An undirected graph of random points on a sphere, each joined to its three nearest neighbours."""
+    points = np.random.default_rng(0).normal(size=(num_nodes, 3))
     points /= np.linalg.norm(points, axis=1, keepdims=True)
-    _, near = cKDTree(points).query(points, k=num_neighbors + 1)
-    row = torch.arange(num_nodes).repeat_interleave(num_neighbors)
+    _, near = cKDTree(points).query(points, k=4)
+    row = torch.arange(num_nodes).repeat_interleave(3)
     col = torch.from_numpy(near[:, 1:].reshape(-1))
     edges = torch.stack([torch.cat([row, col]), torch.cat([col, row])])
     return Data(edge_index=torch.unique(edges, dim=1), num_nodes=num_nodes)

@@ -48,7 +48,7 @@ class GraphormerBias(_NormalEncoder):
 
     def __init__(self, heads: int, num_spatial_types: int = 20, num_edge_types: int | None = None) -> None:
         super().__init__()
-        self.channels, self.num_spatial_types, self.num_edge_types = heads, num_spatial_types, num_edge_types
+        self.channels, self.num_spatial_types = heads, num_spatial_types
         self.transform_settings = {"num_spatial_types": num_spatial_types, "paths": num_edge_types is not None}
         self.spatial = Embedding(num_spatial_types + 1, heads)
         if num_edge_types is not None:

@@ -90,7 +90,7 @@ class LowRankMask(Mask):
         super().__init__(heads)
         check_choice("encoding", encoding, ENCODINGS)
         self.num_waves = check_integer("num_waves", num_waves, 1)
-        self.encoding, self.max_period = encoding, max_period
+        self.encoding = encoding
         self.width = self.num_waves if encoding == "stochastic" else 2 * self.num_waves
         self.seed = check_integer("seed", seed)
         self.features = SoftmaxFeatures(self.width, num_features, seed)
