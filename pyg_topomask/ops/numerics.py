@@ -1,4 +1,4 @@
-"""Signs, precision, and columns of ones."""
+"""Signs, precision, columns of ones, and vanishing denominators."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
 def with_ones(v: Tensor) -> Tensor:
     """Append a column of ones to values ``[*, D]``. Its weighted sum is the sum of the weights."""
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
+
+
+def least_denominator(dtype: torch.dtype) -> float:
+    """Denominators of attention below this number count as zero: their quotients would have lost all digits."""
+    return float(2**14 * torch.finfo(dtype).tiny)
 
 
 def absolute(x: Tensor) -> Tensor:

@@ -216,7 +216,10 @@ def read_mask(mask: AttentionMask | Tensor, q: Tensor) -> AttentionMask:
             f"the mask is for {mask.num_nodes} nodes, but 'q' has {q.size(0)} rows; is it of another batch?"
         )
     if mask.heads is not None and mask.heads != q.size(1):
-        raise ValueError(f"the mask has {mask.heads} heads, but 'q' has {q.size(1)}")
+        raise ValueError(
+            f"the mask has {mask.heads} heads, but 'q' has {q.size(1)}: give both the same number, or use one mask for "
+            "all heads"
+        )
     return mask
 
 

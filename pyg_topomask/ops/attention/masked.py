@@ -17,7 +17,7 @@ from torch.nn.functional import leaky_relu
 from pyg_topomask.checks import check_choice, check_dropout
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.attention.inputs import NORMALIZERS, check_channels, check_qkv
-from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.kernels import KERNELS, Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, read_mask
 from pyg_topomask.ops.attention.mixture import solve
 from pyg_topomask.ops.attention.problem import Problem
@@ -132,7 +132,7 @@ def masked_additive_attention(
     receiver: Tensor,
     sender: Tensor,
     v: Tensor,
-    mask: AttentionMask,
+    mask: AttentionMask | Tensor,
     batch: Tensor | None = None,
     path: str = "auto",
     negative_slope: float = 0.2,
@@ -216,7 +216,7 @@ def explain(
         ValueError, TypeError: As in `masked_linear_attention`.
     """
     check_qkv(q, k, v)
-    check_choice("kernel", kernel, ("linear", "softmax", "additive"))
+    check_choice("kernel", kernel, KERNELS)
     if kernel == "softmax":
         check_channels(q)
     signed_features = kernel == "linear" and not (non_negative(q) and non_negative(k))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.ops.numerics import absolute
+from pyg_topomask.ops.numerics import absolute, least_denominator
 
 
 def solve(problem: Problem, path: str) -> Tensor:
@@ -69,5 +69,5 @@ def _sum(problem: Problem) -> Tensor:
             total = total + absolute(scale) * size
         else:
             numerator, total = numerator + size * solve(_under(problem, mask), "auto"), total + size
-    vanished = total.detach() < 2**14 * torch.finfo(q.dtype).tiny  # type: ignore[union-attr]  # a sum has terms
+    vanished = total.detach() < least_denominator(q.dtype)  # type: ignore[union-attr]  # a sum has terms
     return torch.where(vanished, 0, numerator) / torch.where(vanished, 1, total)

@@ -25,7 +25,7 @@ from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, Entries, Rows, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, layout_of
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32, least_denominator
 from pyg_topomask.ops.segment import SizeGroups, segment_max, segment_sum, size_groups
 from pyg_topomask.ops.sparse import Combination, Pattern
 
@@ -299,7 +299,7 @@ class Problem:
 
     def vanished(self, denominator: Tensor, total: Tensor, row_norm: Tensor | None) -> Tensor:
         """Where a denominator vanishes, given :math:`S_i` and what `row_norm` returns, all ``[N, H, 1]``."""
-        least: Any = 2**14 * torch.finfo(total.dtype).tiny
+        least: Any = least_denominator(total.dtype)
         if row_norm is not None:
             errors: Any = self.errors  # a norm comes with errors
             if isinstance(errors, Tensor):

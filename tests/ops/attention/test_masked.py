@@ -154,7 +154,7 @@ REFUSED = [
     (TypeError, "floating dtype", {"q": X.long(), "k": X.long(), "v": X.long()}),
     (ValueError, "for 5 nodes, but 'q' has 4 rows; is it of another batch", {"mask": torch.ones(5, 5)}),
     (ValueError, "for 4 nodes, but 'q' has 0 rows", {"q": X[:0], "k": X[:0], "v": X[:0]}),
-    (ValueError, "the mask has 3 heads, but 'q' has 2", {"mask": torch.ones(3, 4, 4)}),
+    (ValueError, "the mask has 3 heads, but 'q' has 2: give both", {"mask": torch.ones(3, 4, 4)}),
     (ValueError, r"a dense mask must be \[N, N\] or \[H, N, N\] \(got \[4, 2\]\)", {"mask": torch.ones(4, 2)}),
     (ValueError, "a dense mask must be real and strided", {"mask": ONES.to(torch.complex64)}),
     (ValueError, "a dense mask must be real and strided", {"mask": ONES.to_sparse()}),

@@ -16,6 +16,7 @@ from pyg_topomask.ops.attention.mask import Entries, evaluate
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.native.op import CompiledOp
+from pyg_topomask.ops.numerics import least_denominator
 from pyg_topomask.ops.sparse import Combination, Pattern
 
 
@@ -52,7 +53,7 @@ class PairMeans(CompiledOp):
         edges = None if edge is None else EdgeVectors(edge, edge_of_pair, common_edges)
         sums = how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=kept, edges=edges)
         size = pattern.arrange(sums[..., -1].detach())
-        vanished = size < 2**14 * torch.finfo(size.dtype).tiny
+        vanished = size < least_denominator(size.dtype)
         return Problem(how, q, k, v).finish(sums), size.masked_fill(vanished, 0)
 
     def examples(self) -> Iterator[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native.op import CompiledOp
-from pyg_topomask.ops.numerics import with_ones
+from pyg_topomask.ops.numerics import least_denominator, with_ones
 from pyg_topomask.ops.segment import segment_linear_attention, segments
 
 _MOST_NUMBERS = 2**12  # of one graph's and head's state; wider heads are faster as whole matrices
@@ -48,7 +48,7 @@ class LinearMeans(CompiledOp):
         sums = segment_linear_attention(q, k, with_ones(v), batch)
         size = sums[..., -1].detach()
         out = Problem(Kernel("linear"), q, k, v, None, batch).finish(sums)
-        return out, size.masked_fill(size < 2**14 * torch.finfo(v.dtype).tiny, 0)
+        return out, size.masked_fill(size < least_denominator(v.dtype), 0)
 
     def examples(self) -> Iterator[tuple[Tensor | None, ...]]:
         for sizes, width, channels in (([3, 0, 1], 2, 2), ([], 2, 3), ([63, 64, 65], 17, 30), ([1500, 2, 1024], 3, 5)):
