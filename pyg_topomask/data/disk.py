@@ -301,7 +301,11 @@ def _write(folder: Path, name: str, value: Tensor | Iterable[Tensor], level: str
     with (folder / f"{name}.bin").open("wb") as file:
         for piece in pieces:
             piece = piece.detach().cpu().contiguous()
-            if kind not in (None, (piece.dtype, piece.shape[1:])) or piece.dtype not in _DTYPES.values():
+            if piece.dtype not in _DTYPES.values():
+                raise TypeError(
+                    f"'{name}' has dtype {piece.dtype}, which a folder cannot hold: use {', '.join(_DTYPES)}"
+                )
+            if kind not in (None, (piece.dtype, piece.shape[1:])):
                 raise TypeError(f"'{name}' has pieces of {kind} and {(piece.dtype, piece.shape[1:])}")
             rows, kind = rows + piece.size(0), (piece.dtype, piece.shape[1:])
             file.write(piece.reshape(-1).view(torch.uint8).numpy().tobytes() if piece.numel() else b"")

@@ -96,7 +96,8 @@ class GPSConv(torch_geometric.nn.GPSConv):
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with the attributes `requires`. If :obj:`None`, it is made of the other
                 arguments, and ``transform`` is applied to it.
-            **kwargs: Further arguments of the convolution, such as ``edge_attr``.
+            **kwargs: Further arguments of the convolution, such as ``edge_attr``. Masks read edge weights
+                from ``graph``.
         """
         if batch is None and graph is not None:
             batch = graph.get("batch")

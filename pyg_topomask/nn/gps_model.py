@@ -39,7 +39,7 @@ class GPSModel(Resettable):
         num_layers, conv, attn: As in :class:`GPSStack`.
         edge_dim: Width of the edge features (or −1), which are encoded to ``C`` and given to the convolution as
             ``edge_attr``. Edge features are not used if :obj:`None`.
-        pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; ``"graph_token"`` predicts from a class token,
+        pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; ``"graph_token"`` predicts from a graph token,
             one more node per graph that all attentions see and masks leave alone
             (:class:`~pyg_topomask.operators.BorderedOperator`); predictions per node if :obj:`None`.
         norm: As in :class:`GPSLayer`.
@@ -125,6 +125,7 @@ class GPSModel(Resettable):
         Raises:
             TypeError: If ``edge_index`` is no tensor in a model with a graph token.
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
+            RuntimeError: If ``torch.export`` meets a graph token.
         """
         check_homogeneous(graph)
         if graph is not None and not isinstance(graph, Data):
@@ -132,8 +133,12 @@ class GPSModel(Resettable):
         if graph is None and (self.transform is not None or not self.requires):
             graph = graph_of(edge_index, x.size(0), batch, self.transform)
         if (self.edge_encoder is None) != (edge_attr is None):
-            has, gets = ("no", "an") if self.edge_encoder is None else ("an", "no")
-            raise ValueError(f"the model has {has} 'edge_dim', but is given {gets} 'edge_attr'")
+            wrong = (
+                "None: pass edge_attr=graph.edge_attr" if edge_attr is None else "given: build the model with edge_dim"
+            )
+            raise ValueError(
+                f"the model has {'no' if self.edge_encoder is None else 'an'} 'edge_dim', but 'edge_attr' is {wrong}"
+            )
         if self.edge_encoder is not None:
             edge_attr = self.edge_encoder(edge_attr)
         if batch is None and graph is not None:

@@ -149,7 +149,7 @@ def with_attributes(graph: Data, **attributes: Any) -> Data:
 
 
 def graph_of(edge_index: Adj, num_nodes: int, batch: Tensor | None, transform: Callable[[Data], Data] | None) -> Data:
-    """What a model that is called without a graph gives its attentions: edges, and what ``transform`` adds to each."""
+    """The graph of a model that is called without one: its edges, and what ``transform`` adds to each graph."""
     if transform is None and not is_sparse(edge_index):
         return with_attributes(Data(), edge_index=edge_index, num_nodes=num_nodes)
     edges, weight = edge_tensors(edge_index)

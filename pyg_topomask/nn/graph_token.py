@@ -24,7 +24,7 @@ _BATCH, _EDGES, _COUNT = "tokenless_batch", "tokenless_edges", "token_graphs"
 
 
 class GraphToken(Resettable):
-    r"""Puts a learned node without edges in front of each graph's nodes: a class token.
+    r"""Puts a learned node without edges in front of each graph's nodes: a graph token.
 
     Every attention treats it like any other node. A mask has ones in its row and column
     (:class:`~pyg_topomask.operators.BorderedOperator`), and a bias of node pairs has one learned number per head for

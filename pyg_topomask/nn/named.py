@@ -84,7 +84,7 @@ def check_part(name: str, part: Any, channels: int) -> None:
     """
     if not isinstance(part, Module):
         raise TypeError(
-            f"'{name}' must be a module or a name such as {'grf' if name == 'attn' else 'gcn'!r} (got {part!r})"
+            f"'{name}' must be a module or a name such as {'gcn' if name == 'conv' else 'grf'!r} (got {part!r})"
         )
     taken, returned = getattr(part, "channels", getattr(part, "in_channels", None)), getattr(part, "out_channels", None)
     if isinstance(returned, int) and getattr(part, "concat", False):

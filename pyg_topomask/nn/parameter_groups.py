@@ -15,7 +15,7 @@ def parameter_groups(
     """Groups of parameters for a torch optimizer: those of masks learn faster and do not decay.
 
     A mask has few parameters, each of which concerns all pairs of nodes, and their initial values are far from where
-    they end. At the rate of the model they hardly move: see the page "Masks" of the documentation.
+    they end. At the rate of the model they hardly move: see "Several masks" on the page "Masked attention".
 
     .. code-block:: python
 

@@ -18,7 +18,7 @@ from pyg_topomask.ops.sparse import Combination, Pattern
 
 
 class BorderedOperator(MaskOperator):
-    r"""A mask with one more node in front of each graph, whose row and column are ones, as for a class token.
+    r"""A mask with one more node in front of each graph, whose row and column are ones, as for a graph token.
 
     .. math:: M' = \begin{pmatrix} 1 & \mathbf{1}^\top \\ \mathbf{1} & M \end{pmatrix}
 

@@ -57,8 +57,8 @@ class AddExpanderEdges(GraphTransform):
             draws from torch's default generator.
         max_iters: Number of draws after which the best one is used. 100 by default, as in the authors' code.
         algorithm: ``"Hamiltonian"`` (cycles), or random permutations, whose fixed nodes get no self loop:
-            ``"Random-d"`` uses one permutation for each degree (the authors' default), ``"Random-d-2"`` one of
-            ``degree`` copies of all nodes.
+            ``"Random-d"`` uses one permutation for each degree (the authors' default), ``"Random-d-2"`` uses one
+            permutation of ``degree`` copies of all nodes.
 
     Raises:
         ValueError: If a setting or the graph is out of range.

@@ -57,7 +57,7 @@ class Attention(Described):
     * **Shared parameters.** ``tie(first)`` makes a layer share parameters with an earlier one of the same class.
     * **Attention along edges.** ``edge_attention(x, edge_index)`` gives the weight of each edge among the edges of its
       first node, ``[E]``, for layer inputs ``x``. The walks of dynamic GKAT follow it.
-    * **Tokens.** ``accepts_tokens`` says whether the attention works with class tokens, which are nodes that the tables
+    * **Tokens.** ``accepts_tokens`` says whether the attention works with graph tokens, which are nodes that the tables
       of the graph do not number. By default, it does if it requires no attributes.
     * **Loss.** A class whose ``adds_loss`` is true sets ``self.auxiliary_loss`` to a scalar in each forward pass.
       :func:`~pyg_topomask.nn.auxiliary_loss` sums these terms over a model.

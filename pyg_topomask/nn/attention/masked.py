@@ -63,7 +63,7 @@ class MaskedAttention(Attention):
             for their sum with learned weights (:class:`~pyg_topomask.nn.MixtureMask`), in which each mask has its own
             engine; or with ``mask_heads`` for one of them for each group of heads.
         path: ``"auto"``, ``"factored"``, ``"pairwise"``, ``"blocks"`` or ``"dense"``. All compute the same result;
-            ``"auto"`` chooses the cheapest.
+            ``"auto"`` chooses the one with the least estimated time.
         num_features: Random features per head for ``"softmax_rf"``; 64 is about ``D log D`` for ``D`` = 21.
         dropout: Probability of zeroing an entry of the result before the output projection, in training. Linear
             attention forms no normalised weights that dropout could act on.

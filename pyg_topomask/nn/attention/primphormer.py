@@ -31,9 +31,9 @@ class PrimphormerAttention(Attention):
         \mathrm{out}_i = W_c [e_i ; r_i], \qquad
         f_X = F + \Big(\sum_{l} B_l\, \mathrm{mean}_{j} x_j^{(l)}\Big) \mathbf{1}^\top \in \mathbb{R}^{s \times N_s}
 
-    The sum runs over the layers up to this one, each of which adds the update of its virtual node. All its columns are
-    equal. So the carry from layer to layer is one vector ``u`` of length ``s`` per graph, and :math:`f_X W = F W + u
-    (\mathbf{1}^\top W)` is never formed per graph. All layers share :math:`F` (`tie`, which
+    The sum runs over the layers up to this one, each of which adds the update of its virtual node. All columns of this
+    second term are equal. So the carry from layer to layer is one vector ``u`` of length ``s`` per graph, and
+    :math:`f_X W = F W + u (\mathbf{1}^\top W)` is never formed per graph. All layers share :math:`F` (`tie`, which
     :class:`~pyg_topomask.nn.GPSStack` calls). Every layer has its own :math:`B, W_e, W_r, W_c` and :math:`\Lambda`.
 
     After each call, the attribute ``auxiliary_loss`` is :math:`J^2` with

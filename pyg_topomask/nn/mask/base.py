@@ -36,7 +36,7 @@ class Mask(Described):
     def learned(self, start: Tensor) -> Parameter:
         """A parameter with these initial values, a tensor on the CPU: ``[*]``, or ``[H, *]`` if there are heads.
 
-        Parameters that are made in another way come after these.
+        Call it before you make other parameters: `reset_parameters` pairs the first parameters with the initial values.
         """
         self._starts.append(start)
         shape = start.shape if self.heads == 1 else (self.heads, *start.shape)

@@ -32,7 +32,8 @@ class GRFMask(Mask):
     on the diagonal where queries and keys have independent walks. By default, learning may turn entries negative.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Sections 3.2 and 3.3; without `symmetric`, Appendix D; with `stitch`,
-    Choromanski et al., *GRFs++*, 2025, arXiv:2510.07716.
+    Choromanski et al., *GRFs++*, 2025, arXiv:2510.07716. Cost of a product: the non-zeros of :math:`\Phi_1` and
+    :math:`\Phi_2`, at most ``num_walks * max_length + 1`` in a row.
 
     Args:
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.

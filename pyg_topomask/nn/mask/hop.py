@@ -18,14 +18,14 @@ class HopMask(Mask):
     r"""A learnable function of the distance in the graph, :math:`M_{ij} = f(d(i, j))`, and 0 beyond ``max_hops``.
 
     ``f`` is free at each distance, so that a head can be a band, such as all nodes at 3 and 4 hops; a power series or a
-    heat kernel can't. It starts as :math:`f(k) = 1 / (1 + k)`. With the softmax kernel, :math:`\log f` is the distance
+    heat kernel cannot. It starts as :math:`f(k) = 1 / (1 + k)`. With the softmax kernel, :math:`\log f` is the distance
     bias of Graphormer (Ying et al., NeurIPS 2021, arXiv:2106.05234, Section 3.1.2), made sparse. Cost of a product:
     :math:`O(P)` for P pairs, which :class:`~pyg_topomask.transforms.AddHops` lists.
 
     Args:
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
-        max_hops: Largest distance at which nodes see each other. 8 by default: on molecules that is a third of the
-            diameter at 29 pairs a node.
+        max_hops: Largest distance at which nodes see each other. 8 by default. On the molecules of Peptides, 8 hops
+            are a third of the diameter, and a node has 29 pairs.
         positive: Whether ``f`` is positive, :math:`f = e^\theta`. If false, ``f`` has any sign, and attention
             normalises by its absolute values.
 

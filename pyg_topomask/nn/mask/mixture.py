@@ -98,7 +98,7 @@ class ProductMask(JoinedMask):
     """The matrix product of two masks, such as walks of one relation that continue in another one.
 
     Args:
-        left, right: The masks. With different walks, or without any, the product is as unbiased as they are.
+        left, right: The masks. The product is unbiased if both are, and if they do not share walks.
 
     Raises:
         TypeError: If a mask is no module.

@@ -33,14 +33,16 @@ class RWGNKMask(Mask):
     one table of walks, which the mask of graph random features can share.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4.2. The authors' experiments have λ = α = 1.
+    Cost of a product: the visits that the table stores, at most ``num_walks * max_length + 1`` for a node.
 
     Args:
         heads: Masks, one per head, if they are ``learnable``; otherwise, all heads of an attention share one mask.
         decay: :math:`\lambda \ge 0`, the factor that each hop multiplies the weight of a visit by. 1 by default, as
             in the paper.
         alpha: :math:`\alpha \ge 0`, exponent of the norms. 1 by default, as in the paper.
-        max_length: Longest walk that is stored, in hops.
-        learnable: Whether ``decay`` and ``alpha`` are parameters; their absolute values are used.
+        max_length: Longest walk that is stored, in hops. 4 by default, as in ``AddRandomWalks``.
+        learnable: Whether ``decay`` and ``alpha`` are parameters; their absolute values are used. They are not by
+            default, as in the paper.
         name: Prefix of the walk attributes on the graph.
 
     Raises:

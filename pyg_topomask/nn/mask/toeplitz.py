@@ -28,6 +28,7 @@ class ToeplitzMask(Mask):
     grid has few of them.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definition 3.2 and Lemma 3.3.
+    Cost of a product: :math:`O(N \log N)`, by the fast Fourier transform.
 
     Args:
         grid_shape: ``(n_1, …, n_d)`` of the largest grid, such as ``[8, 8]`` for images of that size.

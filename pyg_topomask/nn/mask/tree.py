@@ -41,11 +41,11 @@ class TreeMask(Mask):
     """
 
     card = Card(
-        formula="f(hops between i and j) in a spanning forest",
+        formula="f(hops between i and j) in a spanning forest, 0 beyond `max_hops`",
         learns="f at 0 … `max_hops`",
         cost="N min(`max_hops`, diameter), or N log² N",
         when="trees and molecules, long range: exact distances",
-        reach="far",
+        reach="hops",
         time=1.1,
         examples=({"max_hops": 8},),
     )

@@ -105,7 +105,7 @@ def walk_tables(
 
 
 def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:
-    """`pyg_topomask.ops.walks.pair_table.pair_table` of walks that `refuses` does not refuse.
+    """`pyg_topomask.ops.walks.pair_table.sorted_pair_table` of walks that `refuses` does not refuse.
 
     Raises:
         ValueError: If a walk has a node or a length that does not exist.

@@ -46,7 +46,7 @@ class ModelConfig(Section):
     loss_fun: Literal["cross_entropy", "weighted_cross_entropy", "l1", "smoothl1", "mse"] = "cross_entropy"
     """Loss of the task."""
     graph_pooling: Annotated[Literal["mean", "add", "sum", "max", "graph_token"], ReadIf("pooled")] = "mean"
-    """How node embeddings are pooled into one vector per graph. graph_token: not at all; a class token, one more node
+    """How node embeddings are pooled into one vector per graph. graph_token: not at all; a graph token, one more node
     per graph that all attentions see, is read instead."""
     edge_decoding: Annotated[Literal["dot", "cosine_similarity", "concat"], ReadIf("edge_task")] = "dot"
     """How two node embeddings are combined into the score of an edge."""

@@ -82,8 +82,8 @@ class TopomaskConfig(Section):
     """Number of random features per head (kernel softmax_rf, Performer)."""
     path: Literal["auto", "factored", "pairwise", "blocks"] = "auto"
     """How masked attention is computed. factored: by products with the mask; pairwise: on the pairs at which the
-    mask is not zero; blocks: on all pairs within each graph; auto: by the least work. The results are equal up to
-    rounding."""
+    mask is not zero; blocks: on all pairs within each graph; auto: the one with the least estimated time. The
+    results are equal up to rounding."""
     normalizer: Literal["bound", "signed"] = "bound"
     """Denominator of masked attention. bound: the sum of the bounding mask's weights; signed: the sum of the mask's own
     weights, as in the papers, which may cancel if they are learned. Both are equal if the mask has no negative
