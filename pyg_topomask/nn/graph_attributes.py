@@ -82,7 +82,9 @@ def read_attributes(reader: Module, graph: Any, remedy: str = "") -> list[Tensor
     """
     name, names = type(reader).__name__, requirements_of(reader)
     if graph is None:
-        raise ValueError(f"{name} needs the graph: give it a Data or Batch, as in attn(x, batch, graph)")
+        text = transform_text(reader)
+        prepared = f", after the transform {text}" if text else ""
+        raise ValueError(f"{name} needs the graph: give it a Data or Batch{prepared}, as in attn(x, batch, graph)")
     check_homogeneous(graph)
     if not isinstance(graph, Data):
         raise TypeError(f"{name} takes a Data or Batch (got {type(graph).__name__})")

@@ -50,6 +50,9 @@ class MaskOperator(AttentionMask, ABC):
             def _matmul(self, x: Tensor) -> Tensor:
                 return self.weight * x.roll(self.step, 0)
 
+    An operator may keep what it has computed from arguments that require gradients. A second backward pass through it
+    then needs ``retain_graph=True``, or a new operator; mask modules build one in each forward pass.
+
     `pyg_topomask.testing.OperatorCase` checks a new operator.
     """
 

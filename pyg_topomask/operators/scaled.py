@@ -148,7 +148,7 @@ def scaled(operator: MaskOperator, scale: float | Tensor) -> DiagonalScaledOpera
 
     Args:
         operator: The mask.
-        scale: A number, or a tensor with one, which may be learned.
+        scale: A number, which is rounded to the dtype of the mask, or a tensor with one, which may be learned.
 
     Raises:
         ValueError: If a tensor has another number of elements.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pyg_topomask.operators.sparse_factor import SparseFactorOperator
+from pyg_topomask.operators.sparse_factor import SparseFactorOperator, read_factor
 
 
 class SparseOperator(SparseFactorOperator):
@@ -23,4 +23,4 @@ class SparseOperator(SparseFactorOperator):
     """
 
     def __init__(self, index: Tensor, value: Tensor, num_nodes: int) -> None:
-        super().__init__((index, value), None, num_nodes)
+        super().__init__(read_factor((index, value), num_nodes, "index"), None, num_nodes)

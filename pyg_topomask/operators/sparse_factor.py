@@ -77,7 +77,7 @@ class SparseFactorOperator(MaskOperator):
     def __init__(
         self, left: SparseEntries | Factor | None, right: SparseEntries | Factor | None, num_nodes: int
     ) -> None:
-        self.left, self.right = _factor(left, num_nodes, "left"), _factor(right, num_nodes, "right")
+        self.left, self.right = read_factor(left, num_nodes, "left"), read_factor(right, num_nodes, "right")
         self.num_nodes = num_nodes
         factors = [factor for factor in (self.left, self.right) if factor is not None]
         self.heads = common_heads([factor.heads for factor in factors])
@@ -190,7 +190,8 @@ def _identity(operator: MaskOperator) -> Factor:
     return Factor(Pattern(nodes, nodes, operator.num_nodes, operator.num_nodes), ones)
 
 
-def _factor(entries: SparseEntries | Factor | None, num_nodes: int, name: str) -> Factor | None:
+def read_factor(entries: SparseEntries | Factor | None, num_nodes: int, name: str) -> Factor | None:
+    """The factor of these entries, in which equal ones are added. Raises ValueError and TypeError."""
     if entries is None or isinstance(entries, Factor):
         return entries
     index, value = entries

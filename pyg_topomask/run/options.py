@@ -113,7 +113,7 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
         [
             ("config CONFIG", "YAML file", {}),
             ("--shards S", "number of files, each with the walks of some start nodes", {"type": int, "required": True}),
-            ("--out DIR", "folder of the shards; those that are complete are kept", {"required": True}),
+            ("--out DIR", "folder of the shards; complete ones are kept (default: walks)", {"default": "walks"}),
             ("--engine", "default: processes, on this machine", {"choices": ENGINES, "default": "processes"}),
             ("--workers W", "number of processes (default: one for each processor)", {"type": int}),
         ],

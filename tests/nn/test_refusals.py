@@ -164,7 +164,7 @@ LAYERS = [
     (lambda: GPSStack(8, 1), ValueError, "both are None"),
     (lambda: GPSStack(8, 0, lambda _: Conv()), ValueError, r"'num_layers' must be at least 1 \(got 0\)"),
     (lambda: GPSConv(8, None, attn_type="gfr"), ValueError, "no attention is called 'gfr'; there are BigBird, "),
-    (lambda: GPSConv(8, None)(X, None), ValueError, "GRFMask needs the graph"),
+    (lambda: GPSConv(8, None)(X, None), ValueError, r"GRFMask needs the graph.*transform AddRandomWalks\("),
     (lambda: GPSConv(8, None, attn_type=FullAttention(8), attn_kwargs={"bias": False}), ValueError, r"\(got FullAtt"),
     (lambda: HEADS["graph"](8, 3, pool="median"), ValueError, r"mean, add, max \(got 'median'\)"),
     (lambda: HEADS["edge"](8, decoding="bilinear"), ValueError, r"dot, cosine_similarity, concat \(got 'bilinear'\)"),

@@ -50,6 +50,7 @@ REFUSED = [
     (lambda: SparseFactorOperator((EDGE.float(), ONE), None, 3), TypeError, "'left' must hold integers"),
     (lambda: SparseFactorOperator((EDGE, ONE.long()), None, 3), TypeError, "'left' must be floating point"),
     (lambda: SparseFactorOperator((EDGE, ONE), None, 1), ValueError, "'left' contains node 1"),
+    (lambda: SparseOperator(EDGE, ONE, 1), ValueError, "'index' contains node 1"),
     (lambda: SparseFactorOperator((EDGE, ONE[:, None]), (EDGE, torch.ones(1, 3)), 3), ValueError, "of heads"),
     (lambda: DENSE * DENSE, TypeError, "unsupported operand"),
     (lambda: HeatOperator(EDGES, 2, 1.0, laplacian="signed"), ValueError, "combinatorial, normalized, "),

@@ -76,22 +76,22 @@ class HeadMasks(JoinedMask):
 
     Args:
         masks: The masks; :obj:`None` stands for ones within each graph.
-        counts: Number of heads that each mask serves. A mask with one function per head has as many.
+        mask_heads: Number of heads that each mask serves. A mask with one function per head has as many.
 
     Raises:
-        TypeError: If a mask is no module, or a count is not an integer.
-        ValueError: If there is no mask, or another number of counts.
+        TypeError: If a mask is no module, or a number is not an integer.
+        ValueError: If there is no mask, or not one number for each.
     """
 
-    def __init__(self, masks: Sequence[Module | None], counts: Sequence[int]) -> None:
+    def __init__(self, masks: Sequence[Module | None], mask_heads: Sequence[int]) -> None:
         super().__init__(masks)
-        self.counts = [check_integer("counts", count, 1) for count in counts]
-        if len(self.counts) != len(self.masks):
-            raise ValueError(f"each of the {len(self.masks)} masks needs its number of heads (got {list(counts)})")
+        self.mask_heads = [check_integer("mask_heads", count, 1) for count in mask_heads]
+        if len(self.mask_heads) != len(self.masks):
+            raise ValueError(f"each of the {len(self.masks)} masks needs its number of heads (got {list(mask_heads)})")
 
     def forward(self, graph: Data) -> HeadStackOperator:
         """The mask of a graph or batch that carries what the masks need."""
-        return HeadStackOperator([mask(graph) for mask in self.masks], self.counts)
+        return HeadStackOperator([mask(graph) for mask in self.masks], self.mask_heads)
 
 
 class ProductMask(JoinedMask):
