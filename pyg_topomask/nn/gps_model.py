@@ -132,29 +132,15 @@ class GPSModel(Resettable):
             graph = with_attributes(Data(), **graph)
         if graph is None and (self.transform is not None or not self.requires):
             graph = graph_of(edge_index, x.size(0), batch, self.transform)
-        if (self.edge_encoder is None) != (edge_attr is None):
-            wrong = (
-                "None: pass edge_attr=graph.edge_attr" if edge_attr is None else "given: build the model with edge_dim"
-            )
-            raise ValueError(
-                f"the model has {'no' if self.edge_encoder is None else 'an'} 'edge_dim', but 'edge_attr' is {wrong}"
-            )
-        if self.edge_encoder is not None:
-            edge_attr = self.edge_encoder(edge_attr)
+        edge_attr = self._encode_edges(edge_attr)
         if batch is None and graph is not None:
             batch = graph.get("batch")
         num_graphs = count_graphs(graph, batch)
         x = self.encoder(x)
         x, tokens = self.dropout(x), None
         if self.token is not None:
-            if is_exporting():
-                raise RuntimeError("torch.export cannot take a model with pool='graph_token': use another 'pool'")
-            if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
-                got = getattr(edge_index, "layout", type(edge_index).__name__)
-                raise TypeError(f"a graph token needs 'edge_index' as a tensor [2, E] (got {got})")
-            given = {"edge_index": edge_index} | ({} if batch is None else {"batch": batch})
-            with_tokens = with_attributes(Data() if graph is None else graph, **given)
-            x, with_tokens, _, _, tokens = self.token.insert(x, with_tokens, num_graphs)
+            given = _graph_for_tokens(edge_index, batch, graph)
+            x, with_tokens, _, _, tokens = self.token.insert(x, given, num_graphs)
             graph, edge_index, batch = with_tokens, with_tokens.edge_index, with_tokens.batch
         x = self.layers(x, edge_index, batch, graph, num_graphs, edge_attr=edge_attr)
         x = apply_norm(self.norm_out, x, batch)
@@ -163,6 +149,24 @@ class GPSModel(Resettable):
         elif self.pool is not None:
             x = pool_nodes(x, batch, num_graphs, self.pool)
         return self.head(x)
+
+    def _encode_edges(self, edge_attr: Tensor | None) -> Tensor | None:
+        if (self.edge_encoder is None) == (edge_attr is None):
+            return edge_attr if self.edge_encoder is None else self.edge_encoder(edge_attr)
+        if edge_attr is None:
+            raise ValueError("the model has an 'edge_dim', but 'edge_attr' is None: pass edge_attr=graph.edge_attr")
+        raise ValueError("the model has no 'edge_dim', but 'edge_attr' is given: build the model with edge_dim")
+
+
+def _graph_for_tokens(edge_index: Adj, batch: Tensor | None, graph: Data | None) -> Data:
+    """The graph with the edges and the batch, which a graph token changes."""
+    if is_exporting():
+        raise RuntimeError("torch.export cannot take a model with pool='graph_token': use another 'pool'")
+    if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
+        got = getattr(edge_index, "layout", type(edge_index).__name__)
+        raise TypeError(f"a graph token needs 'edge_index' as a tensor [2, E] (got {got})")
+    given = {"edge_index": edge_index} | ({} if batch is None else {"batch": batch})
+    return with_attributes(Data() if graph is None else graph, **given)
 
 
 def _linear(in_channels: int, out_channels: int) -> Module:
