@@ -46,7 +46,8 @@ def masked_linear_attention(
     and this is the attention of the papers. ``normalizer="signed"`` always divides by :math:`\sum_j M_{ij} K_{ij}`, as
     the papers do; if signs cancel, outputs and gradients grow without limit.
 
-    The output and its gradient are zero
+    Under a sum of masks, a mask whose own :math:`S_i` is zero gives row i no gradient. The output and its gradient are
+    zero
 
     - if :math:`S_i` is zero or close to underflow (below 2^-112 in float32), as with random features of very long
       queries;

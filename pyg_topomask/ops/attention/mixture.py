@@ -5,6 +5,7 @@ Under a sum of masks, and with :math:`S_{si}` the denominator under part s alone
 .. math:: \\mathrm{out}_i = \\sum_s c_{si} S_{si}\\, \\mathrm{out}_{si} \\Big/ \\sum_s |c_{si}| S_{si}, \\qquad
     M = \\sum_s \\mathrm{diag}(c_s) M_s.
 
+Where :math:`S_{si}` is zero, part s has no gradient in row i, not even that which features of exactly zero would have.
 A mask says its parts by the properties ``terms`` (a sum) and ``head_groups`` (one mask for each group of heads).
 
 For a kernel of features, :math:`S_{si} = \\sum_r |q_{ir}| (B_s |k|)_{ir}` is a product of the mask with R columns.

@@ -107,7 +107,7 @@ def test_a_list_of_masks_is_their_sum_or_divides_the_heads():
     assert (type(mask), mask.heads, [part.heads for part in mask.masks[1:]]) == (MixtureMask, 4, [4, 4])
     config = check_config(PLAIN, ["gt.layer_type=GCN+Masked", *settings, "topomask.mask_heads=[1, 1, 2]"])[0].config
     mask = build_attention(config, "Masked", layer=1).mask
-    assert (type(mask), mask.counts, mask.masks[1].heads, mask.masks[2].tables) == (HeadMasks, [1, 1, 2], 1, (0, 1))
+    assert (type(mask), mask.mask_heads, mask.masks[1].heads, mask.masks[2].tables) == (HeadMasks, [1, 1, 2], 1, (0, 1))
     assert mask_of(config) == "none+hop+grf"
     hops, drawn = build_sampling_transforms(config, 0)
     assert (hops.max_hops, drawn.max_length, drawn.num_tables) == (2, 3, 3)
