@@ -203,7 +203,9 @@ MOTIFS = [
     _motif("circular ladder", 94.6, 93.7, 87.4, 66.5),
 ]
 LENGTHS = [
-    CYCLE._replace(name=f"{hops} hops", max_length=hops, gkat={"GKAT": partial(cycle_gkat, hops)}, published={})
+    CYCLE._replace(
+        name=f"{hops} hop{'s' * (hops > 1)}", max_length=hops, gkat={"GKAT": partial(cycle_gkat, hops)}, published={}
+    )
     for hops in (1, 2, 3, 4, 6, 8, 10)
 ]
 TASKS = {task.name: task for task in (*MOTIFS, CYCLE, *LENGTHS)}
