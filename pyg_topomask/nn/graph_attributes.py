@@ -84,7 +84,7 @@ def read_attributes(reader: Module, graph: Any, remedy: str = "") -> list[Tensor
     if graph is None:
         text = transform_text(reader)
         prepared = f", after the transform {text}" if text else ""
-        raise ValueError(f"{name} needs the graph: give it a Data or Batch{prepared}, as in attn(x, batch, graph)")
+        raise ValueError(f"{name} needs the graph: give it a Data or Batch{prepared}, as in attn(x, graph=data)")
     check_homogeneous(graph)
     if not isinstance(graph, Data):
         raise TypeError(f"{name} takes a Data or Batch (got {type(graph).__name__})")
