@@ -233,6 +233,12 @@ def test_nothing_is_left_of_a_graph_that_cannot_be_written(block, arrays, messag
     assert list(tmp_path.iterdir()) == []
 
 
+def test_numbers_that_a_folder_cannot_hold_are_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"'x' has dtype torch\.complex64, which a folder cannot hold: use int64, "):
+        save_edges(tmp_path / "g", [torch.tensor([[0], [1]])], 60, {"x": torch.zeros(60, dtype=torch.complex64)})
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("wrong", [torch.zeros(2, 3), (graph_of(), 3)])
 def test_what_is_no_graph_is_refused(wrong):
     with pytest.raises(TypeError, match="must be a Data, a DiskGraph"):

@@ -61,9 +61,9 @@ def test_reach_is_the_share_of_the_mass_by_distance():
     assert found[:, -1].eq(0).all()
     signed = DenseOperator(-torch.eye(4) + torch.eye(4).roll(1, 0))
     torch.testing.assert_close(reach(signed, data, 1)[0], torch.tensor(0.5, dtype=torch.float64))
-    series = PowerSeriesOperator(data.edge_index, 4, torch.tensor([1.0, -1.0, 0.5]))
-    shares = series.to_dense().abs() / series.to_dense().abs().sum(1, keepdim=True)  # of |M|, not of the bounding mask
-    torch.testing.assert_close(reach(series, data, 0)[0], shares.diagonal().double().mean())
+    triangle = Data(edge_index=torch.tensor([[0, 1, 2, 1, 2, 0], [1, 2, 0, 0, 1, 2]]), num_nodes=3)
+    series = PowerSeriesOperator(triangle.edge_index, 3, torch.tensor([1.0, -1.0, 0.5]))  # 2 and twice -1/2 in a row
+    torch.testing.assert_close(reach(series, triangle, 0), torch.tensor([2, 1], dtype=torch.float64) / 3)
     nothing, empty = (
         OnesOperator(torch.zeros(0, dtype=torch.long)),
         Data(edge_index=data.edge_index[:, :0], num_nodes=0),

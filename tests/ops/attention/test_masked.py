@@ -197,3 +197,11 @@ SINGLE = [
 def test_what_single_functions_refuse(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("path", ["auto", "factored", "pairwise", "blocks", "dense"])
+@pytest.mark.parametrize("mask", [None, SparseOperator(torch.zeros(2, 1, dtype=torch.int64), torch.ones(1), 1)])
+def test_outputs_vanish_below_the_least_denominator(path, mask):
+    for size, wanted in ((2.0**-111, 3.0), (2.0**-113, 0.0)):
+        q, one = torch.full((1, 1, 1), size), torch.ones(1, 1, 1)
+        assert masked_linear_attention(q, one, 3 * one, mask, path=path).item() == wanted
