@@ -19,6 +19,17 @@ def assert_threads_change_nothing(run):
     assert all(torch.equal(x, y) for other in found[1:] for x, y in zip(other, found[0], strict=True))
 
 
+def assert_repeats(run):
+    """``run()`` gives equal tensors twice on 1, 2 and 5 threads each: matrix products of torch depend on the number."""
+    before = torch.get_num_threads()
+    try:
+        for number in (1, 2, 5):
+            torch.set_num_threads(number)
+            assert all(map(torch.equal, run(), run()))
+    finally:
+        torch.set_num_threads(before)
+
+
 class NoRacingSums(TorchDispatchMode):
     """Refuses the one operation of torch that adds float32 numbers in any order: sums at an index that repeats.
 

@@ -253,7 +253,7 @@ class AttentionCase:
         check_reverse_mode(*self._function_of(batch, torch.float64))
         check_backward_in_autocast(*self._function_of(batch, torch.float32))
 
-    def test_two_threads_change_nothing(self) -> None:
+    def test_repeats_on_two_threads(self) -> None:
         check_threads(*self._function_of(Batch.from_data_list(self._graphs() * 100), torch.float32))
 
     def test_parameters_on_the_meta_device_can_be_filled(self) -> None:

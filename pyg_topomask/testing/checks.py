@@ -86,9 +86,10 @@ def check_backward_in_autocast(run: Function, inputs: Sequence[Tensor]) -> None:
 
 
 def check_threads(run: Function, inputs: Sequence[Tensor]) -> None:
-    """Check that two threads give the same result as one bit by bit, and that they repeat themselves bit by bit.
+    """Check that two threads give the same result as one up to rounding, and that they repeat themselves bit by bit.
 
-    A gradient that sums over all nodes is added up by torch in an order that depends on the number of threads.
+    Products of matrices and sums over all nodes are added up by torch in an order that depends on the number of
+    threads and on the processor.
 
     Args:
         run: Function of tensors.
@@ -104,7 +105,6 @@ def check_threads(run: Function, inputs: Sequence[Tensor]) -> None:
             results.append([out, *(x for x in grads if x is not None)])
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(results[0][0], results[1][0])
     for one, two, again in zip(*results):
         assert torch.equal(two, again)
         assert (one - two).norm() <= 1e-4 * one.norm()

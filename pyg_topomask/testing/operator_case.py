@@ -139,7 +139,7 @@ class OperatorCase:
         for channels in (1, 32):
             check_backward_in_autocast(*self._product_of(data, channels, torch.float32))
 
-    def test_two_threads_change_nothing(self) -> None:
+    def test_repeats_on_two_threads(self) -> None:
         batch = Batch.from_data_list([self.graphs[self.moved]] * 100)
         check_threads(*self._product_of(batch, 16, torch.float32))
 

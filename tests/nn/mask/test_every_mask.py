@@ -53,9 +53,9 @@ class TestEveryMask(WeightsCase):
     def build(self):
         return MaskedAttention(self.channels, 2, self.kernel, moved(self.mask()), num_features=12)
 
-    def test_two_threads_change_nothing(self):
+    def test_repeats_on_two_threads(self):
         with NoRacingSums():
-            super().test_two_threads_change_nothing()
+            super().test_repeats_on_two_threads()
 
 
 @pytest.mark.parametrize("name", MASKS)
