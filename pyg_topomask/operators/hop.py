@@ -51,7 +51,7 @@ class HopOperator(MaskOperator):
     @property
     def T(self) -> HopOperator:
         pattern, order = self.pattern.transposed
-        return self._like(pattern, self._indicator.index_select(1, order), self.values)
+        return self._like(pattern, self._indicator.index_select(0, order), self.values)
 
     @property
     def support(self) -> Support:
@@ -59,16 +59,16 @@ class HopOperator(MaskOperator):
 
     def _pairs(self, rows: Rows | None) -> tuple[Pattern, Combination]:
         if rows is None:
-            return self.pattern, Combination(self._indicator.t(), self.values)
+            return self.pattern, Combination(self._indicator, self.values)
         pattern, entries = self.pattern.rows(*rows)
-        return pattern, Combination(self._indicator[:, entries].t(), self.values)
+        return pattern, Combination(self._indicator[entries], self.values)
 
     @property
     def dense_blocks(self) -> DenseBlocks:
         return self._blocks_by_product(self.pattern)
 
     def _matmul(self, x: Tensor) -> Tensor:
-        entries = Combination(self._indicator.t(), self.values).values.to(x.dtype)
+        entries = Combination(self._indicator, self.values).values.to(x.dtype)
         return spmm(self.pattern, entries, x)
 
 
@@ -77,7 +77,7 @@ class HopOperator(MaskOperator):
 def _table(
     index: Tensor, length: Tensor, num_nodes: int, num_values: int, dtype: torch.dtype
 ) -> tuple[Pattern, Tensor]:
-    """The pattern of the pairs, and whether each distance is that of each pair, ``[K + 1, P]``, as 0 or 1."""
+    """The pattern of the pairs, and whether each distance is that of each pair, ``[P, K + 1]``, as 0 or 1."""
     check_edges(index, num_nodes, None, "index")
     pattern, entry = Pattern.merge(*index, num_nodes, num_nodes)
     if pattern.nnz != length.numel():
@@ -88,4 +88,4 @@ def _table(
     if not holds(fits, f"'length' of pairs {wanted}; {remedy}"):
         raise ValueError(f"'length' {wanted} (got {int(hops.min())} to {int(hops.max())}); {remedy}")
     indicator = torch.zeros(num_values, pattern.nnz, dtype=dtype, device=index.device)
-    return pattern, indicator.scatter_(0, hops[None], 1.0)
+    return pattern, indicator.scatter_(0, hops[None], 1.0).t()  # compiled code reads it by distance

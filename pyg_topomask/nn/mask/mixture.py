@@ -21,6 +21,7 @@ from pyg_topomask.operators import (
     ProductOperator,
     SumOperator,
 )
+from pyg_topomask.ops.attention.mask import row_sums
 from pyg_topomask.ops.numerics import at_least_float32
 
 
@@ -154,6 +155,5 @@ def _parts(masks: Sequence[Module | None]) -> list[Module]:
 
 def _row_sums(operator: MaskOperator) -> Tensor:
     """Row sums of the bounding mask, ``[N, 1 or H]``; 1 for rows without entries."""
-    sizes = (operator.num_nodes, 1) if operator.heads is None else (operator.num_nodes, operator.heads, 1)
-    sums = (operator.bound @ torch.ones(sizes, dtype=operator.dtype, device=operator.device)).flatten(1)
+    sums = row_sums(operator.bound)
     return torch.where(sums > 0, sums, 1)

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.blocks import BlockLayout
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.sparse import Combination, Pattern
 
@@ -229,3 +231,23 @@ def row_errors(mask: AttentionMask) -> Tensor | None:
     if isinstance(error, Tensor):
         return error.reshape(-1, 1).expand(mask.num_nodes, 1) if error.dim() < 2 else error
     return torch.full((mask.num_nodes, 1), error, device=mask.device) if error else None
+
+
+def row_sums(mask: AttentionMask) -> Tensor:
+    """Sums of the entries of each row, shape ``[N, H or 1]``.
+
+    If the pairs are kept with coefficients, these are added up once per batch; their weights alone are learned.
+    """
+    support = mask.support
+    if support is not None and support.kept and support.count() <= limits.per_stored * mask.num_multiply_adds:
+        pattern, entries = support.pairs(None)
+        if isinstance(entries, Combination):
+            sums = pattern.restore(_sums_by_row(entries.coeffs, pattern.row, mask.num_nodes))
+            return (sums[:, None] * entries.weights).sum(-1)
+    sizes = (mask.num_nodes, 1) if mask.heads is None else (mask.num_nodes, mask.heads, 1)
+    return (mask @ torch.ones(sizes, dtype=mask.dtype, device=mask.device)).flatten(1)
+
+
+@once_per_batch
+def _sums_by_row(coeffs: Tensor, row: Tensor, num_rows: int) -> Tensor:
+    return coeffs.new_zeros(num_rows, coeffs.size(1)).index_add(0, row, coeffs)

@@ -117,6 +117,21 @@ def test_weights_are_shares_of_a_row_at_the_start():
     assert (edge @ torch.ones(graph.num_nodes, 1)).flatten().tolist() == [1.0] + [0.0] * (graph.num_nodes - 1)
 
 
+@pytest.mark.parametrize("name", [name for name in MASKS if "+" in name])
+def test_row_sums_have_gradients(name):
+    torch.manual_seed(1)
+    mask = MASKS[name]().double()
+    for parameter in mask.parameters():
+        parameter.data.add_(torch.randn_like(parameter), alpha=0.3)
+    graph = batch_for(mask)
+    parts = [part(graph) for part in mask.masks]
+    shares = [part.to_dense() / part.bound.to_dense().sum(-1, keepdim=True) for part in parts]
+    wanted = sum(weight.exp()[:, None, None] * share for weight, share in zip(mask.log_weights, shares))
+    found = mask(graph).to_dense()
+    grads = [torch.autograd.grad(x.sin().sum(), list(mask.parameters())) for x in (found, wanted.view_as(found))]
+    torch.testing.assert_close(*grads)
+
+
 def test_the_attention_builds_mixtures_and_groups_of_heads():
     assert isinstance(MaskedAttention(8, 2, mask=[None, HopMask(2)]).mask, MixtureMask)
     divided = MaskedAttention(8, 2, mask=[None, HopMask()], mask_heads=[1, 1])
