@@ -21,7 +21,7 @@ from pyg_topomask.ops.native.op import CompiledOp
 
 class BlockMeans(CompiledOp):
     """Means ``[N, H, D]`` of linear or softmax attention (`Problem.finish`), and the sizes :math:`S_i` ``[N, H]``, 0 in
-    rows that vanish.
+    rows that vanish, with a gradient for the linear kernel.
 
     ``q, k [N, H, R]`` are features without signs for the linear kernel, and ``v [N, H, D]`` are values. ``entry`` and
     ``bound [H or 1, S]`` are blocks (senders, receivers), at the places and for the nodes that the ``table`` of
@@ -34,13 +34,15 @@ class BlockMeans(CompiledOp):
     library, name = "blocks", "block_means"
     arrays = ("q", "k", "v", "entry?", "bound?", "errors?", "table")
     numbers = MappingProxyType({"softmax": bool, "scale": float, "topk": int})
-    results, constant_results, keeps_results = ("out", "size"), 1, True
-    differentiable = 5
+    results, differentiable, keeps_results = ("out", "size"), 5, True
     with_gaps = ("q", "k", "v")
     work_per_thread = 2**22
 
     def shapes(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[torch.Size]:
         return [v.shape, v.shape[:2]]
+
+    def constant(self, *inputs: Any) -> int:
+        return int(inputs[-3])
 
     def work(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
         return int(rest[3][:, 1].square().sum()) * q.size(1) * (q.size(2) + v.size(2))
@@ -69,9 +71,9 @@ class BlockMeans(CompiledOp):
             if errors is not None:
                 norms.append(problem.row_norm(size, bound)[0].transpose(0, 1))  # type: ignore[index]  # there are errors
         sums, norm = torch.cat(found), None if errors is None else torch.cat(norms)
-        total = sums[..., -1:].detach()
-        size = total.masked_fill(problem.vanished(total, total, norm), 0)[..., 0]
-        return problem.finish(sums, norm), size
+        size, total = sums[..., -1:], sums[..., -1:].detach()
+        size = (total if softmax else size).masked_fill(problem.vanished(total, total, norm), 0)
+        return problem.finish(sums, norm), size[..., 0]
 
     def examples(self) -> Iterator[tuple[Any, ...]]:
         # First node, nodes, first entry, width; heads, features, channels, heads of the mask; signs, errors, best keys.

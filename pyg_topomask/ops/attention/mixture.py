@@ -8,7 +8,8 @@ Under a sum of masks, and with :math:`S_{si}` the denominator under part s alone
 Where :math:`S_{si}` is zero, part s has no gradient in row i, not even that which features of exactly zero would have.
 A mask says its parts by the properties ``terms`` (a sum) and ``head_groups`` (one mask for each group of heads).
 
-For a kernel of features, :math:`S_{si} = \\sum_r |q_{ir}| (B_s |k|)_{ir}` is a product of the mask with R columns.
+For a kernel of features, :math:`S_{si} = \\sum_r |q_{ir}| (B_s |k|)_{ir}`. Compiled engines give it with the outputs;
+beside the others, it is one more product of the mask, with R columns.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention import plan
+from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.numerics import absolute, least_denominator
 
@@ -55,20 +57,28 @@ def _under(problem: Problem, mask: object) -> Problem:
 
 
 def _sum(problem: Problem) -> Tensor:
-    signed = problem.kernel.signed_features
-    q, k = (absolute(x) if signed else x for x in (problem.q, problem.k))
-    columns = k.flatten(1)
     numerator: Tensor | float = 0.0
     total: Tensor | float = 0.0
     for scale, mask in problem.mask.terms:
-        bound = mask.bound
-        state = bound @ (columns if bound.heads is None else k)
-        size = (q * state.view_as(k)).sum(-1, keepdim=True)  # [N, H, 1]
+        out, size = _part(_under(problem, mask), mask)
         if scale is not None:
-            scale = scale.to(size.dtype).view(len(size), -1, 1)
-            numerator = numerator + scale * size * solve(_under(problem, mask), "auto")
-            total = total + absolute(scale) * size
-        else:
-            numerator, total = numerator + size * solve(_under(problem, mask), "auto"), total + size
-    vanished = total.detach() < least_denominator(q.dtype)  # type: ignore[union-attr]  # a sum has terms
+            size = scale.to(size.dtype).view(len(size), -1, 1) * size
+        numerator, total = numerator + size * out, total + absolute(size)
+    vanished = total.detach() < least_denominator(problem.v.dtype)  # type: ignore[union-attr]  # a sum has terms
     return torch.where(vanished, 0, numerator) / torch.where(vanished, 1, total)
+
+
+def _part(problem: Problem, mask: AttentionMask) -> tuple[Tensor, Tensor]:
+    """The outputs under a part of a sum, and its :math:`S_i`, ``[N, H, 1]``."""
+    if getattr(mask, "terms", None) or getattr(mask, "head_groups", None):
+        out = solve(problem, "auto")
+    else:
+        engine = plan.ENGINES[plan.plan(problem)]
+        if engine.with_size is not None:
+            out, size = engine.with_size(problem)
+            return out, size[..., None]
+        out = engine.attend(problem)
+    q, k = (absolute(x) if problem.kernel.signed_features else x for x in (problem.q, problem.k))
+    bound = mask.bound
+    state = bound @ (k.flatten(1) if bound.heads is None else k)
+    return out, (q * state.view_as(k)).sum(-1, keepdim=True)

@@ -43,17 +43,21 @@ class Engine(NamedTuple):
     """Returns the amounts of work of `costs.estimate`, and how many numbers are ``"held"`` at a time."""
     attend: Callable[[Problem], Tensor]
     """Returns the outputs, ``[N, H, D]``."""
+    with_size: Callable[[Problem], tuple[Tensor, Tensor]] | None = None
+    """Returns also :math:`S_i`, ``[N, H]``, which has a gradient if the kernel is linear."""
 
 
 ENGINES = {
-    "unmasked_cpp": Engine("unmasked", unmasked_cpp.refuses, unmasked.work, unmasked_cpp.attend),
+    "unmasked_cpp": Engine(
+        "unmasked", unmasked_cpp.refuses, unmasked.work, unmasked_cpp.attend, unmasked_cpp.with_size
+    ),
     "unmasked": Engine("unmasked", unmasked.refuses, unmasked.work, unmasked.attend),
     "sdpa": Engine("unmasked", sdpa.refuses, sdpa.work, sdpa.attend),
-    "pairs_cpp": Engine("pairwise", pairs_cpp.refuses, Problem.pair_work, pairs_cpp.attend),
+    "pairs_cpp": Engine("pairwise", pairs_cpp.refuses, Problem.pair_work, pairs_cpp.attend, pairs_cpp.with_size),
     "pairs_triton": Engine("pairwise", pairs_triton.refuses, Problem.pair_work, pairs_triton.attend),
     "pairs": Engine("pairwise", pairs.refuses, Problem.pair_work, pairs.attend),
     "parts": Engine("pairwise", parts.refuses, parts.work, parts.attend),
-    "blocks_cpp": Engine("blocks", blocks_cpp.refuses, Problem.block_work, blocks_cpp.attend),
+    "blocks_cpp": Engine("blocks", blocks_cpp.refuses, Problem.block_work, blocks_cpp.attend, blocks_cpp.with_size),
     "blocks": Engine("blocks", blocks.refuses, partial(Problem.block_work, kept_pairs=True), blocks.attend),
     "factored": Engine("factored", factored.refuses, factored.work, factored.attend),
     "dense": Engine("dense", dense.refuses, dense.work, dense.attend),

@@ -120,7 +120,7 @@ class CompiledOp:
     differentiable: int
     """Number of the arrays with a gradient, which come first and have the dtype of the first one."""
     constant_results: int = 0
-    """Number of the results without a gradient, which come last."""
+    """Number of the results that never have a gradient, which come last."""
     keeps_results = False
     """Whether the backward pass reads the results."""
     reads: tuple[str, ...] = ()
@@ -156,6 +156,10 @@ class CompiledOp:
     def prepare(self, *inputs: Any) -> Sequence[Any]:
         """What the compiled function gets: its arrays, then its numbers."""
         return inputs
+
+    def constant(self, *inputs: Any) -> int:
+        """Number of the results without a gradient for these inputs, which come last."""
+        return self.constant_results
 
     def work(self, *inputs: Any) -> int:
         """Work, in the unit of ``work_per_thread``."""
@@ -259,8 +263,8 @@ class _Differentiable(torch.autograd.Function):
         results = (output,) if isinstance(output, Tensor) else output
         ctx.op, ctx.numbers = op, inputs[op._count :]
         ctx.save_for_backward(*inputs[: op._count], *(results if op.keeps_results else ()))
-        if op.constant_results:
-            ctx.mark_non_differentiable(*results[len(op._moving) :])
+        if constant := op.constant(*inputs):
+            ctx.mark_non_differentiable(*results[-constant:])
         ctx.set_materialize_grads(False)
         return output
 

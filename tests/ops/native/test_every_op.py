@@ -53,17 +53,17 @@ def replaced(op, inputs, others):
     return [next(others) if is_moving(op, i, x) else x for i, x in enumerate(inputs)]
 
 
-def outputs(op, output):
+def outputs(op, output, inputs):
     """Those results that have a gradient."""
     results = (output,) if isinstance(output, torch.Tensor) else output
-    return results[: len(results) - op.constant_results]
+    return results[: len(results) - op.constant(*inputs)]
 
 
 def everything(op, function, inputs, **settings):
     """All results, and the gradients of a sum of them with weights."""
     output = function(*inputs)
     results = (output,) if isinstance(output, torch.Tensor) else output
-    total = sum((x * torch.linspace(-1, 1, x.numel()).to(x).view(x.shape)).sum() for x in outputs(op, output))
+    total = sum((x * torch.linspace(-1, 1, x.numel()).to(x).view(x.shape)).sum() for x in outputs(op, output, inputs))
     return [*results, *torch.autograd.grad(total, moving(op, inputs), **settings)]
 
 
@@ -106,7 +106,7 @@ def test_first_and_second_derivatives(name, number):
     torch.manual_seed(1)
 
     def run(*others):
-        return outputs(op, op(*replaced(op, inputs, others)))
+        return outputs(op, op(*replaced(op, inputs, others)), inputs)
 
     assert gradcheck(run, moving(op, inputs))
     assert gradgradcheck(run, moving(op, inputs))
@@ -141,13 +141,13 @@ def test_only_some_gradients(name, number):
     for place in range(count):
         given = [x.detach().requires_grad_(i == place) for i, x in enumerate(moving(op, inputs))]
         output = op(*replaced(op, inputs, given))
-        parts = outputs(op, output)
+        parts = outputs(op, output, inputs)
         total = sum((x * torch.linspace(-1, 1, x.numel()).to(x).view(x.shape)).sum() for x in parts if x.requires_grad)
         torch.testing.assert_close(torch.autograd.grad(total, given[place])[0], wanted[place - count], **EXACT)
     for again in (False, True):
         both = [
             torch.autograd.grad(results[0].sum(), moving(op, inputs), allow_unused=True, create_graph=again)
-            for results in (outputs(op, function(*inputs)) for function in (op, op.twin))
+            for results in (outputs(op, function(*inputs), inputs) for function in (op, op.twin))
         ]
         for one, other, x in zip(*both, moving(op, inputs), strict=True):
             filled = [torch.zeros_like(x) if grad is None else grad for grad in (one, other)]
@@ -175,7 +175,7 @@ def test_nan_is_where_it_is_in_plain_torch(name, number):
             others = [spoilt if i == place else other for i, other in enumerate(moving(op, inputs))]
             with torch.no_grad():
                 found, wanted = (f(*replaced(op, inputs, others)) for f in (op, op.twin))
-            for one, other in zip(outputs(op, found), outputs(op, wanted), strict=True):
+            for one, other in zip(outputs(op, found, inputs), outputs(op, wanted, inputs), strict=True):
                 assert torch.equal(one.isnan(), other.isnan())
 
 
@@ -192,7 +192,7 @@ def test_forward_mode_and_transforms_of_torch_func(name, number):
     given = [x.detach() for x in moving(op, inputs)]
 
     def run(*others):
-        return torch.cat([x.flatten() for x in outputs(op, op(*replaced(op, inputs, others)))])
+        return torch.cat([x.flatten() for x in outputs(op, op(*replaced(op, inputs, others)), inputs)])
 
     check_forward_mode(run, given)
     check_reverse_mode(run, given)

@@ -26,12 +26,17 @@ def refuses(problem: Problem) -> str | None:
 
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
+    return with_size(problem)[0]
+
+
+def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The outputs, and :math:`S_i` ``[N, H]`` if the kernel is linear."""
     blocks, errors = [torch.broadcast_tensors(*pair) for pair in problem.blocks()], row_errors(problem.mask)
     entry, bound = zip(*blocks)
     masks = _joined(entry), None if problem.owns_bound else _joined(bound)
     errors = None if errors is None else errors.to(problem.v.dtype)
     table, is_softmax = problem.layout.table([block.size(0) == 1 for block in entry]), problem.kernel.name == "softmax"
-    return block_means(problem.q, problem.k, problem.v, *masks, errors, table, is_softmax, 1.0, 0)[0]
+    return block_means(problem.q, problem.k, problem.v, *masks, errors, table, is_softmax, 1.0, 0)
 
 
 def _joined(blocks: Sequence[Tensor]) -> Tensor:  # [g or 1, H or 1, n, n] each -> [H or 1, S]

@@ -21,7 +21,7 @@ from pyg_topomask.ops.sparse import Combination, Pattern
 
 
 class PairMeans(CompiledOp):
-    """Attention on pairs: outputs ``[rows, H, D]``, and denominators ``[rows, H]`` in the order of the pattern.
+    """Attention on pairs: outputs ``[rows, H, D]``, and denominators ``[rows, H]``, with a gradient for linear kernels.
 
     ``q [rows, H, R]``, ``k [columns, H, R]`` and ``v [columns, H, D]`` are in the order of the nodes. ``entry`` and
     ``bound`` are ``[H or 1, P or 1]``, or weights ``[H or 1, T]`` of coefficients ``[T, P]``; the mask bounds itself if
@@ -33,11 +33,14 @@ class PairMeans(CompiledOp):
     arrays: tuple[str, ...] = ("q", "k", "v", "entry", "bound?", "edge?", "rowptr", "col", "edge_of_pair?", "seed?")
     arrays += ("order?", "coeffs?", "bound_coeffs?")
     numbers = {"kernel": int, "negative_slope": float, "dropout": float, "common_edges": int}  # noqa: RUF012
-    results, differentiable, constant_results, keeps_results = ("out", "size"), 6, 1, True
+    results, differentiable, keeps_results = ("out", "size"), 6, True
     with_gaps = ("q", "k", "v")
 
     def shapes(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[tuple[int, ...]]:
         return [(q.size(0), q.size(1), v.size(2)), (q.size(0), q.size(1))]
+
+    def constant(self, *inputs: Any) -> int:
+        return int(KERNELS[inputs[-4]] != "linear")
 
     def work(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
         return rest[4].numel() * q.size(1) * (q.size(2) + v.size(2))
@@ -52,7 +55,7 @@ class PairMeans(CompiledOp):
         kept = factors_kept(dropout, seed, pattern, v)
         edges = None if edge is None else EdgeVectors(edge, edge_of_pair, common_edges)
         sums = how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=kept, edges=edges)
-        size = pattern.arrange(sums[..., -1].detach())
+        size = sums[..., -1].detach() if self.constant(*inputs) else sums[..., -1]
         vanished = size < least_denominator(size.dtype)
         return Problem(how, q, k, v).finish(sums), size.masked_fill(vanished, 0)
 
@@ -92,6 +95,11 @@ def refuses(problem: Problem) -> str | None:
 
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
+    return with_size(problem)[0]
+
+
+def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The outputs, and :math:`S_i` ``[N, H]`` if the kernel is linear."""
     kernel, q, k = problem.kernel, problem.q, problem.k
     pattern, entries, bounds = problem.pairs()
     entry, coeffs = _lines(entries)
@@ -100,7 +108,7 @@ def attend(problem: Problem) -> Tensor:
     seed = draw_seeds(1) if kernel.dropout else None
     pairs = pattern.rowptr, pattern.col, of_pair, seed, pattern.order, coeffs, bound_coeffs
     numbers = KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout, common
-    return _pair_means(q, k, problem.v, entry, bound, edge, *pairs, *numbers)[0]
+    return _pair_means(q, k, problem.v, entry, bound, edge, *pairs, *numbers)
 
 
 def _lines(entries: Entries) -> tuple[Tensor, Tensor | None]:

@@ -31,7 +31,7 @@ class LinearMeans(CompiledOp):
 
     library, name = "linear", "linear_means"
     arrays, results = ("q", "k", "v", "batch?"), ("out", "size")
-    differentiable, constant_results, keeps_results = 3, 1, True
+    differentiable, keeps_results = 3, True
     reads, with_gaps = ("q", "k", "v", "ptr"), ("q", "k", "v")
     work_per_thread = 2**22  # multiplications
 
@@ -46,7 +46,7 @@ class LinearMeans(CompiledOp):
 
     def twin(self, q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
         sums = segment_linear_attention(q, k, with_ones(v), batch)
-        size = sums[..., -1].detach()
+        size = sums[..., -1]
         out = Problem(Kernel("linear"), q, k, v, None, batch).finish(sums)
         return out, size.masked_fill(size < least_denominator(v.dtype), 0)
 
@@ -77,7 +77,12 @@ def refuses(problem: Problem) -> str | None:
 
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
-    return _linear_means(problem.q, problem.k, problem.v, problem.batch)[0]
+    return with_size(problem)[0]
+
+
+def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The outputs, and :math:`S_i` ``[N, H]``."""
+    return _linear_means(problem.q, problem.k, problem.v, problem.batch)
 
 
 @once_per_batch

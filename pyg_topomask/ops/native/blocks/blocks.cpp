@@ -22,7 +22,10 @@ constexpr int64_t TILE = 64;   // senders, and receivers, of a tile
 constexpr int64_t PARTS = 16;
 
 // Arrays of the call, in the order of `BlockMeans` in block_means.py.
-enum { Q, K, V, ENTRY, BOUND, ERRORS, TABLE, OUT, SIZE, GRAD, GRAD_Q, GRAD_K, GRAD_V, GRAD_ENTRY, GRAD_BOUND, ARRAYS };
+enum {
+    Q, K, V, ENTRY, BOUND, ERRORS, TABLE, OUT, SIZE,
+    GRAD, GRAD_SIZE, GRAD_Q, GRAD_K, GRAD_V, GRAD_ENTRY, GRAD_BOUND, ARRAYS
+};
 
 struct Graph {
     int64_t first, nodes;  // first node, and number of nodes
@@ -50,6 +53,7 @@ struct Problem {
     T* out = call.optional<T>(OUT, {total, heads, channels});
     T* size = call.optional<T>(SIZE, {total, heads});                        // size 0 marks a row that vanishes
     const T* grad = call.optional<const T>(GRAD, {total, heads, channels});  // of `out`; null in the forward pass
+    const T* grad_size = call.optional<const T>(GRAD_SIZE, {total, heads});
     T* grad_q = call.optional<T>(GRAD_Q, {total, heads, width});             // null where they are not wanted
     T* grad_k = call.optional<T>(GRAD_K, {total, heads, width});
     T* grad_v = call.optional<T>(GRAD_V, {total, heads, channels});
@@ -161,7 +165,7 @@ class Block {
             T dot = T(0);
             for (int64_t d = 0; d < c.channels; ++d) dot += from[d] * out[d];
             for (int64_t d = 0; d < c.channels; ++d) sums[i * vw + d] = scale * from[d];
-            size[i] = -scale * dot;
+            size[i] = c.size[row] == T(0) ? T(0) : c.grad_size[row] - scale * dot;
         }
         turn(sums, vw, c.channels, sums_by_column);
     }

@@ -5,8 +5,9 @@
 // for features that are not negative. With w_j = (v_j, 1), both sums are columns of q_i^T S, where S = sum_j k_j w_j^T is
 // the state of a graph and head. The output is 0 where the size is close to underflow.
 //
-// The gradient g of the output gives h_i = (g_i, -g_i . out_i) / size_i, and with G = sum_i q_i h_i^T, the gradient of the
-// state, grad_q_i = S h_i,   grad_k_j = G w_j,   grad_v_j = G^T k_j (without its last number).
+// The gradients g of the output and s of the size give h_i = (g_i / size_i, s_i - g_i . out_i / size_i), and with
+// G = sum_i q_i h_i^T, the gradient of the state, grad_q_i = S h_i,   grad_k_j = G w_j,   grad_v_j = G^T k_j (without its
+// last number).
 //
 // A graph is cut into parts, whose number depends on its own size alone, and sums of parts are added in their order: no
 // result depends on the number of threads, or on other graphs.
@@ -18,7 +19,7 @@
 
 namespace {
 
-enum { Q, K, V, PTR, OUT, SIZE, GRAD, GRAD_Q, GRAD_K, GRAD_V, ARRAYS };
+enum { Q, K, V, PTR, OUT, SIZE, GRAD, GRAD_SIZE, GRAD_Q, GRAD_K, GRAD_V, ARRAYS };
 
 template <class T>
 class LinearMeans {
@@ -100,6 +101,7 @@ class LinearMeans {
     const Rows<const T> v = call.rows<const T>(V, {N, H, D});
     T *out = call.dense<T>(OUT, {N, H, D}), *sizes = call.dense<T>(SIZE, {N, H});  // results; inputs of the backward pass
     const T* grad = call.optional<const T>(GRAD, {N, H, D});  // of the output; null in the forward pass, like what follows
+    const T* grad_size = call.optional<const T>(GRAD_SIZE, {N, H});
     T *grad_q = call.optional<T>(GRAD_Q, {N, H, R}), *grad_k = call.optional<T>(GRAD_K, {N, H, R});
     T* grad_v = call.optional<T>(GRAD_V, {N, H, D});
     std::vector<Part> parts;  // first those of graphs of one part, which are `whole`
@@ -131,7 +133,7 @@ class LinearMeans {
         for (int64_t r = 0; r < tile.count; ++r) to[r * wide_d + D] = 1;
     }
 
-    // (g, -g . out) / size, or 0 where the size counts as 0.
+    // h, or 0 where the size counts as 0.
     void read_gradients(const Tile& tile, T* to) const {
         for (int64_t r = 0; r < tile.count; ++r, to += wide_d) {
             const int64_t i = number(tile, r);
@@ -139,7 +141,7 @@ class LinearMeans {
             T along = 0;
             for (int64_t d = 0; d < D; ++d) along += g[d] * mean[d];
             for (int64_t d = 0; d < D; ++d) to[d] = g[d] * inverse;
-            to[D] = -along * inverse;
+            to[D] = sizes[i] == 0 ? T(0) : grad_size[i] - along * inverse;
         }
     }
 

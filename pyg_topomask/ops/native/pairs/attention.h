@@ -136,7 +136,7 @@ class Attention {
     // The row's mean, 0 where the denominator vanishes, as in `Problem.finish` in problem.py.
     void finish(const Row& row, const T* sum, T size) const {
         const bool vanished = size < std::numeric_limits<T>::min() * (1 << 14);
-        c.size[row.index * c.heads + h] = vanished ? T(0) : size;
+        c.size[row.place] = vanished ? T(0) : size;
         T* to = c.out + row.place * c.channels;
         for (int64_t d = 0; d < c.channels; ++d) to[d] = vanished ? T(0) : sum[d] / size;
     }
@@ -209,11 +209,11 @@ class Attention {
             const Row row = w.row(c, i, h);
             T *grad = &w.grads[(i - w.from) * dv() * L], *to = pair_grad + row.first;
             copy(c.grad + row.place * c.channels, c.channels, grad);
-            const T size = c.size[i * c.heads + h], inverse = size == 0 ? T(0) : 1 / size;
+            const T size = c.size[row.place], inverse = size == 0 ? T(0) : 1 / size;
             for (int64_t d = 0; d < dv() * L; ++d) grad[d] *= inverse;
             const auto value = [this, &row](int64_t p) { return kv + row.col[p] * stride() + rv() * L; };
             dots<DV>(grad, value, row.count, dv(), (dv() - 1) * L, to);
-            const T of_size = size == 0 ? T(0) : -total(w.weight.data(), w.pair_grad, row) / size;
+            const T of_size = size == 0 ? T(0) : c.grad_size[row.place] - total(w.weight.data(), w.pair_grad, row) / size;
             if (c.dropout != 0)
                 for (int64_t p = 0; p < row.count; ++p) to[p] *= w.kept[row.first + p];
             if (c.has_bound) std::fill_n(size_grad + row.first, row.count, of_size);

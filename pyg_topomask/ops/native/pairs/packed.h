@@ -13,7 +13,7 @@ enum Kernel { LINEAR = 0, SOFTMAX = 1, ADDITIVE = 2 };
 // Arrays and numbers of the call, in the order of `PairMeans` in pairs_cpp.py.
 enum {
     Q, K, V, ENTRY, BOUND, EDGE, ROWPTR, COL, EDGE_OF_PAIR, SEED, ORDER, COEFFS, BOUND_COEFFS, OUT, SIZE,
-    GRAD, GRAD_Q, GRAD_K, GRAD_V, GRAD_ENTRY, GRAD_BOUND, GRAD_EDGE, ARRAYS
+    GRAD, GRAD_SIZE, GRAD_Q, GRAD_K, GRAD_V, GRAD_ENTRY, GRAD_BOUND, GRAD_EDGE, ARRAYS
 };
 enum { KERNEL, SLOPE, DROPOUT, COMMON, NUMBERS };
 
@@ -102,8 +102,9 @@ struct Problem {
     const T* edge = call.optional<const T>(EDGE, {ANY, heads, width});
     const int32_t* edge_of_pair = call.optional<const int32_t>(EDGE_OF_PAIR, {pairs});
     T* out = call.dense<T>(OUT, {rows, heads, channels});
-    T* size = call.dense<T>(SIZE, {rows, heads});  // denominators in the order of rows, 0 where they vanish
+    T* size = call.dense<T>(SIZE, {rows, heads});  // denominators, 0 where they vanish
     const T* grad = call.optional<const T>(GRAD, {rows, heads, channels});  // of the outputs; null in the forward pass
+    const T* grad_size = call.optional<const T>(GRAD_SIZE, {rows, heads});
     T *grad_q = call.optional<T>(GRAD_Q, {rows, heads, width}), *grad_k = call.optional<T>(GRAD_K, {columns, heads, width});
     T *grad_v = call.optional<T>(GRAD_V, {columns, heads, channels});
     T *grad_edge = call.optional<T>(GRAD_EDGE, {call.size(EDGE, 0), heads, width});
