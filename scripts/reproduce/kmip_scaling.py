@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from _bench import described, draw_lines, exponent, in_fresh_process, machine, markdown, milliseconds
 from _tables import finish, read_options, start, table_parser
 from kmip import DATA, TOPK, forward, full, inputs, stages, step
@@ -20,10 +19,10 @@ from kmip import DATA, TOPK, forward, full, inputs, stages, step
 from pyg_topomask.ops import topk_attention
 from pyg_topomask.run.process_memory import peak_mib
 
-METHODS = ("k-MIP", "full")
 LIMIT = 60.0
 """Seconds of a call of full attention; ten times as many for one of k-MIP."""
 QUANTITIES = ("forward ms", "training ms", "forward MiB", "training MiB")
+RATIOS = {"forward ratio": "forward ms", "training ratio": "training ms"}
 
 
 def measure(method: str, kind: str, num_nodes: int, what: str) -> float:
@@ -44,7 +43,7 @@ def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[s
     rows: list[dict[str, Any]] = []
     stopped: set[str] = set()
     for num_nodes in sizes:
-        row: dict[str, Any] = {"num_nodes": num_nodes}
+        row: dict[str, Any] = {"method": method if method == "full" else f"{method}, {kind}", "num_nodes": num_nodes}
         for what in QUANTITIES:
             skip = what.split()[0] in stopped
             row[what] = None if skip else in_fresh_process(measure, method, kind, num_nodes, what)
@@ -53,10 +52,16 @@ def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[s
                 stopped.add(phase)
         rows.append(row)
         cells = (f"{what} {_figure(row[what], '.1f'):>9s}" for what in QUANTITIES)
-        print(f"{method:6s} {kind:9s} N {num_nodes:9,d} " + "  ".join(cells))
+        print(f"{row['method']:16s} N {num_nodes:9,d} " + "  ".join(cells), flush=True)
         if len(stopped) == 2:
             break
     return rows
+
+
+def by_method(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Method -> its rows."""
+    methods = dict.fromkeys(row["method"] for row in report["rows"])
+    return {method: [row for row in report["rows"] if row["method"] == method] for method in methods}
 
 
 def fit(rows: list[dict[str, Any]], what: str, smallest: int) -> float | None:
@@ -68,16 +73,19 @@ def fit(rows: list[dict[str, Any]], what: str, smallest: int) -> float | None:
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
-        f"{described(report['machine'])}. Wall time and peak memory of one call. Exponents are fitted from "
-        f"{report['exponents from N']:,} nodes on."
+        f"{described(report['machine'])}. Wall time and peak memory of one call, and the time of full attention over "
+        f"that of k-MIP. Exponents are fitted from {report['exponents from N']:,} nodes on."
     )
     yield ""
     cells = []
-    for name, rows in report["rows"].items():
+    for name, rows in by_method(report).items():
         slopes = report["exponents"][name]
-        cells += [(name, f"{row['num_nodes']:,}", *(_figure(row[what], ".1f") for what in QUANTITIES)) for row in rows]
-        cells.append((name, "exponent", *(_figure(slopes[what], ".2f") for what in QUANTITIES)))
-    yield from markdown(" | ".join(["method", "nodes:", *(f"{what}:" for what in QUANTITIES)]), cells)
+        for row in rows:
+            ratios = (_figure(row.get(ratio), ".2f") for ratio in RATIOS)
+            cells.append((name, f"{row['num_nodes']:,}", *(_figure(row[what], ".1f") for what in QUANTITIES), *ratios))
+        cells.append((name, "exponent", *(_figure(slopes[what], ".2f") for what in QUANTITIES), "–", "–"))
+    heads = [*QUANTITIES, *(f"full / k-MIP, {ratio.split()[0]}" for ratio in RATIOS)]
+    yield from markdown(" | ".join(["method", "nodes:", *(f"{what}:" for what in heads)]), cells)
     yield f"\nMilliseconds of each stage at N = {report['stage nodes']:,}:\n"
     stages = report["stages"]
     rows = ((kind, *(f"{ms:.1f}" for ms in parts.values())) for kind, parts in stages.items())
@@ -92,7 +100,8 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     """Draw time and memory over N on logarithmic axes."""
     panels = {
         what: {
-            name: [(row["num_nodes"], row[what]) for row in rows if row[what]] for name, rows in report["rows"].items()
+            name: [(row["num_nodes"], row[what]) for row in rows if row[what]]
+            for name, rows in by_method(report).items()
         }
         for what in ("forward ms", "training ms", "training MiB")
     }
@@ -106,20 +115,16 @@ def main() -> None:
     options = read_options(parser)
     largest = options.largest or (4.0 if options.quick else 6.0)
     sizes = [round(10 ** (i / 2)) for i in range(4, int(2 * largest) + 1)]
-    rows = {f"k-MIP, {kind}": sweep("k-MIP", kind, sizes, 10 * options.limit) for kind in DATA}
-    rows["full"] = sweep("full", "gauss", sizes, options.limit)
+    full_rows = sweep("full", "gauss", sizes, options.limit)
+    rows = [row for kind in DATA for row in sweep("k-MIP", kind, sizes, 10 * options.limit)]
+    for row, other in ((row, other) for row in rows for other in full_rows if row["num_nodes"] == other["num_nodes"]):
+        row |= {ratio: other[what] and row[what] and other[what] / row[what] for ratio, what in RATIOS.items()}
+    report: dict[str, Any] = {"machine": machine(), "quick": options.quick, "rows": rows + full_rows}
     smallest = min(31_623, sizes[-1] // 10)  # below, memory is a few MiB, partly held by the allocator already
-    exponents = {name: {what: fit(some, what, smallest) for what in QUANTITIES} for name, some in rows.items()}
-    stage_nodes = min(31_623, sizes[-1])
-    report = {
-        "machine": machine(),
-        "torch threads": torch.get_num_threads(),
-        "rows": rows,
-        "exponents": exponents,
-        "exponents from N": smallest,
-        "stage nodes": stage_nodes,
-        "stages": {kind: in_fresh_process(stages, kind, stage_nodes) for kind in DATA},
-    }
+    found = by_method(report).items()
+    report["exponents"] = {name: {what: fit(some, what, smallest) for what in QUANTITIES} for name, some in found}
+    report["exponents from N"], report["stage nodes"] = smallest, min(31_623, sizes[-1])
+    report["stages"] = {kind: in_fresh_process(stages, kind, report["stage nodes"]) for kind in DATA}
     finish(report, lines, plot, options)
 
 
