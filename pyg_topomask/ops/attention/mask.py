@@ -13,7 +13,7 @@ from torch import Tensor
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.numerics import absolute, non_negative
+from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative
 from pyg_topomask.ops.sparse import Combination, Pattern
 
 Rows = tuple[int, int]
@@ -242,12 +242,14 @@ def row_sums(mask: AttentionMask) -> Tensor:
     if support is not None and support.kept and support.count() <= limits.per_stored * mask.num_multiply_adds:
         pattern, entries = support.pairs(None)
         if isinstance(entries, Combination):
-            sums = pattern.restore(_sums_by_row(entries.coeffs, pattern.row, mask.num_nodes))
+            sums = pattern.restore(_sums_by_row(entries.coeffs, pattern.rowptr))
             return (sums[:, None] * entries.weights).sum(-1)
     sizes = (mask.num_nodes, 1) if mask.heads is None else (mask.num_nodes, mask.heads, 1)
     return (mask @ torch.ones(sizes, dtype=mask.dtype, device=mask.device)).flatten(1)
 
 
 @once_per_batch
-def _sums_by_row(coeffs: Tensor, row: Tensor, num_rows: int) -> Tensor:
-    return coeffs.new_zeros(num_rows, coeffs.size(1)).index_add(0, row, coeffs)
+def _sums_by_row(coeffs: Tensor, rowptr: Tensor) -> Tensor:
+    (terms,) = at_least_float32(coeffs.t().contiguous())
+    ends = rowptr.long().expand(len(terms), -1).contiguous()
+    return torch.segment_reduce(terms, "sum", offsets=ends, axis=1).t()

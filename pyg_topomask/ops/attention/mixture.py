@@ -74,7 +74,7 @@ def _part(problem: Problem, mask: AttentionMask) -> tuple[Tensor, Tensor]:
         out = solve(problem, "auto")
     else:
         engine = plan.ENGINES[plan.plan(problem)]
-        if engine.with_size is not None:
+        if engine.with_size is not None and problem.errors is None:  # it is 0 where S_i is smaller than the error
             out, size = engine.with_size(problem)
             return out, size[..., None]
         out = engine.attend(problem)

@@ -4,18 +4,29 @@ from math import exp
 
 import pytest
 import torch
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import GRFMask, HeadMasks, HopMask, MaskedAttention, MixtureMask, ProductMask, parameter_groups
+from pyg_topomask.nn import (
+    GRFMask,
+    HeadMasks,
+    HeatMask,
+    HopMask,
+    MaskedAttention,
+    MixtureMask,
+    ProductMask,
+    parameter_groups,
+)
 from pyg_topomask.operators import (
     DenseOperator,
     DiagonalScaledOperator,
     HeadStackOperator,
+    HopOperator,
     OnesOperator,
     SparseOperator,
     SumOperator,
 )
 from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.mask import row_sums
 from pyg_topomask.ops.attention.masked import (
     masked_additive_attention_reference,
     masked_linear_attention_reference,
@@ -130,6 +141,27 @@ def test_row_sums_have_gradients(name):
     found = mask(graph).to_dense()
     grads = [torch.autograd.grad(x.sin().sum(), list(mask.parameters())) for x in (found, wanted.view_as(found))]
     torch.testing.assert_close(*grads)
+
+
+def test_row_sums_of_half_precision_are_summed_in_float32():
+    index = torch.stack([torch.zeros(3000, dtype=torch.long), torch.arange(3000)])
+    mask = HopOperator(index, torch.ones(3000, dtype=torch.long), torch.tensor([1.0, 0.5]).bfloat16(), 3000)
+    assert row_sums(mask)[:2].flatten().tolist() == [1500.0, 0.0]
+
+
+def test_a_part_within_its_error_counts_alike_with_and_without_compiled_code(monkeypatch):
+    """Entry (0, 7) of the heat kernel, 8e-7, is smaller than its error; the part's numerator is then zero."""
+    path = torch.stack([torch.arange(11), torch.arange(1, 12)])
+    graph = Batch.from_data_list([Data(edge_index=torch.cat([path, path.flip(0)], 1), num_nodes=12)] * 40)
+    q, k, v = torch.zeros(3, graph.num_nodes, 4, 16)
+    q[..., 0] = k[7::12, :, 0] = v[7::12] = 1.0
+    k[11::12, :, 0], v[11::12] = 0.1, -1.0
+    graph, found = that_add(HeatMask().requires)(graph), []
+    for native in ("1", "0"):
+        monkeypatch.setenv("TOPOMASK_NATIVE", native)
+        mask = HeatMask()(graph) + OnesOperator(graph.batch) * 1e-5
+        found.append(masked_linear_attention(q, k, v, mask, graph.batch))
+    torch.testing.assert_close(*found)
 
 
 def test_the_attention_builds_mixtures_and_groups_of_heads():
