@@ -170,6 +170,8 @@ def load_walks(folder: str | Path) -> dict[str, Any]:
         FileNotFoundError: If the folder is of something else, or a shard is missing.
     """
     folder = Path(folder).expanduser()
+    if not (folder / SHARDS).is_file():
+        raise FileNotFoundError(f"{folder} has no {SHARDS}; give a folder that 'topomask precompute' wrote")
     shards = json.loads((folder / SHARDS).read_text())["settings"]["shards"]
     parts = [load_tensors(folder / SHARD.format(number, shards), mmap=True) for number in range(shards)]
     if shards == 1:

@@ -41,7 +41,9 @@ def reach(mask: Any, graph: Data, max_hops: int = 16, num_rows: int = 256) -> Te
     operator = mask(graph) if callable(mask) else mask
     num_nodes = int(graph.num_nodes or 0)
     if operator.num_nodes != num_nodes:
-        raise ValueError(f"the mask is for {operator.num_nodes} nodes, but the graph has {num_nodes}")
+        raise ValueError(
+            f"the mask is for {operator.num_nodes} nodes, but the graph has {num_nodes}; give the graph of the mask"
+        )
     device = operator.device
     rows = torch.arange(0, num_nodes, -(-num_nodes // num_rows) or 1, device=device)
     heads = operator.heads

@@ -92,6 +92,8 @@ def test_the_command_keeps_what_is_complete(config, tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in out.glob("*.pt")} == files
     assert call(config, tmp_path / "one", "--shards", "1") == 0
     assert_same(load_walks(out), dict(load_walks(tmp_path / "one")))
+    with pytest.raises(FileNotFoundError, match="give a folder that 'topomask precompute' wrote"):
+        load_walks(tmp_path)
     for more, message in (
         (["--shards", "2"], "not of this config"),
         (["--shards", "3", "topomask.num_walks=3"], "not of this config"),
