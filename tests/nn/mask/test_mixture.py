@@ -130,13 +130,11 @@ def test_weights_are_shares_of_a_row_at_the_start():
 
 @pytest.mark.parametrize("name", [name for name in MASKS if "+" in name])
 def test_row_sums_have_gradients(name):
-    torch.manual_seed(1)
     mask = MASKS[name]().double()
     for parameter in mask.parameters():
         parameter.data.add_(torch.randn_like(parameter), alpha=0.3)
     graph = batch_for(mask)
-    parts = [part(graph) for part in mask.masks]
-    shares = [part.to_dense() / part.bound.to_dense().sum(-1, keepdim=True) for part in parts]
+    shares = [x.to_dense() / x.bound.to_dense().sum(-1, keepdim=True) for x in (part(graph) for part in mask.masks)]
     wanted = sum(weight.exp()[:, None, None] * share for weight, share in zip(mask.log_weights, shares))
     found = mask(graph).to_dense()
     grads = [torch.autograd.grad(x.sin().sum(), list(mask.parameters())) for x in (found, wanted.view_as(found))]
