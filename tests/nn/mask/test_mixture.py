@@ -32,6 +32,7 @@ from pyg_topomask.ops.attention.masked import (
     masked_linear_attention_reference,
     masked_softmax_attention_reference,
 )
+from pyg_topomask.ops.attention.plan import watched
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import that_add
 
@@ -139,6 +140,15 @@ def test_row_sums_have_gradients(name):
     found = mask(graph).to_dense()
     grads = [torch.autograd.grad(x.sin().sum(), list(mask.parameters())) for x in (found, wanted.view_as(found))]
     torch.testing.assert_close(*grads)
+
+
+def test_parts_of_parts_have_engines_of_their_own():
+    graph, planned = batch_for(MASKS["ones + hop"]()), []
+    hop, ones = HopMask(2, 3)(graph), OnesOperator(graph.batch)
+    with watched(planned.append):
+        q = torch.rand(graph.num_nodes, 4, 3)
+        masked_linear_attention(q, q, q, HopMask(4, 3)(graph) + HeadStackOperator([ones, hop], [2, 2]), graph.batch)
+    assert [type(problem.mask).__name__ for problem in planned] == ["HopOperator", "NoneType", "HopOperator"]
 
 
 def test_row_sums_of_half_precision_are_summed_in_float32():
