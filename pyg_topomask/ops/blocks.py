@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pyg_topomask.ops.memo import kept_property, once_per_batch
+from pyg_topomask.ops.memo import kept_property, once_per_batch, outside_transforms
 from pyg_topomask.ops.segment import SizeGroups, size_groups
 
 Triples = tuple[Tensor, Tensor, Tensor]
@@ -48,7 +48,8 @@ class BlockLayout:
                     rows.append([first[graph], self.groups.num_nodes[graph], start, width])
                     start += 0 if one else width**2
                 start += width**2 if one else 0
-            self._tables[key] = torch.tensor(rows, dtype=torch.int64, device="cpu").view(-1, 4)
+            with outside_transforms():
+                self._tables[key] = torch.tensor(rows, dtype=torch.int64, device="cpu").view(-1, 4)
         return self._tables[key]
 
     @kept_property

@@ -71,9 +71,18 @@ def once_per_setting(most: int) -> Callable[[Callable[..., Result]], Callable[..
     return lambda function: lru_cache(most)(torch.inference_mode(False)(on_values(function)))
 
 
-def kept_property(function: Callable[[Any], Result]) -> cached_property[Result]:
-    """A `cached_property` whose tensors also serve training if they are first read in inference mode."""
-    return cached_property(torch.inference_mode(False)(function))
+class kept_property(cached_property[Result]):  # noqa: N801
+    """A `cached_property` whose tensors also serve training if they are first read in inference mode.
+
+    Within nested transforms of `torch.func`, nothing is stored: new tensors belong to them, and have no memory later.
+    """
+
+    def __init__(self, function: Callable[[Any], Result]) -> None:
+        super().__init__(torch.inference_mode(False)(function))
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+        nested = not torch.compiler.is_compiling() and (torch._C._functorch.maybe_current_level() or 0) > 1
+        return self.func(instance) if nested and instance is not None else super().__get__(instance, owner)
 
 
 def is_learned(x: Tensor) -> bool:

@@ -1,3 +1,4 @@
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -9,16 +10,19 @@ from torch_geometric.transforms import Compose
 from pyg_topomask.nn import (
     ATTENTION,
     MASK,
+    CausalMask,
     ExphormerAttention,
+    FullAttention,
     GKATAttention,
     GRFAttention,
     GRFMask,
+    HopMask,
     KMIPAttention,
     MaskedAttention,
     PerformerAttention,
 )
 from pyg_topomask.nn.attention import masked
-from pyg_topomask.testing import GRAPHS, examples
+from pyg_topomask.testing import GRAPHS, examples, prepared
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrder
 from tests.nn.attention.references import REFERENCES, VARIANTS
 from tests.nn.attention.weights_case import WeightsCase
@@ -83,6 +87,28 @@ def test_heads_one_by_one_give_what_all_at_once_give(monkeypatch):
         found.append([out, *torch.autograd.grad(out.square().sum(), [x, *attention.parameters()])])
     for ours, theirs in zip(*found):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        partial(FullAttention, 4, 2),
+        lambda: MaskedAttention(4, 2, "softmax", CausalMask()),
+        lambda: MaskedAttention(4, 2, mask=HopMask(2, 2), path="blocks"),
+        partial(GRFAttention, 4, 2, kernel="softmax"),
+        partial(GRFAttention, 4, 2, path="blocks"),
+        partial(GKATAttention, 4, 2, learnable=True, path="pairwise"),
+    ],
+)
+def test_nested_transforms_leave_nothing_with_the_batch(build):
+    """What is known of a batch is first computed within two levels of torch.func, and then serves a plain call."""
+    attn = build().double()
+    batch = Batch.from_data_list(prepared(attn, [GRAPHS["path"], GRAPHS["star"]]))
+    x = torch.randn(batch.num_nodes, 4, dtype=torch.float64)
+    gradient = torch.func.grad(lambda x: attn(x, graph=batch).square().sum())
+    with suppress(RuntimeError):  # torch's own softmax attention has no second derivative
+        torch.func.grad(lambda x: gradient(x).square().sum())(x)
+    torch.testing.assert_close(attn(x, graph=batch), attn(x, graph=batch.clone()))
 
 
 def test_a_backward_pass_after_a_redraw_has_the_projection_of_its_forward_pass(monkeypatch):
