@@ -93,7 +93,7 @@ def test_curves_are_mean_and_standard_deviation_over_seeds():
     assert theirs.get_xydata().tolist() == [[0, 1], [1, 3], [2, 7]]
     (band,) = figure.axes[0].collections
     edge = band.get_paths()[0].vertices
-    spread = 1  # of 1 and 3
+    spread = 2**0.5  # of 1 and 3
     assert edge[:, 1][edge[:, 0] == 0].max() == pytest.approx(2 + spread)
     assert edge[:, 1][edge[:, 0] == 0].min() == pytest.approx(2 - spread)
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["ours", "theirs"]

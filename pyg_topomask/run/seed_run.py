@@ -136,7 +136,7 @@ class SeedRun:
         best = headline(metrics, self.config.metric_best)
         unit = " %" if best in PERCENT else ""
         found = f"test {best} {format_metric(best, metrics[f'test_{best}'])}{unit}"
-        return f"{found} (best epoch: {times['best_epoch']}, counted from 0)" if times["epochs"] else found
+        return f"{found} (best epoch: {times['best_epoch']} of {times['epochs']})" if times["epochs"] else found
 
     def _redraw_walks(self, train: Any = None) -> list[RedrawWalks]:
         """The callback that redraws walks along the attention, if the config requests it."""
@@ -207,7 +207,7 @@ class SeedRun:
         """Load the weights of the best epoch."""
         path, again = self.folder / BEST, "delete it to train that seed again"
         best = read_checkpoint(path, again)
-        if best["epoch"] != epoch:
-            epochs = f"it is of epoch {best['epoch']}, and the best epoch was {epoch}"
+        if best["epoch"] + 1 != epoch:
+            epochs = f"it is of epoch {best['epoch'] + 1}, and the best epoch was {epoch}"
             raise RunError(f"{path} does not belong to the metrics ({epochs}); {again}")
         load_weights(module, best["state_dict"], str(path), again)

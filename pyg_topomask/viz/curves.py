@@ -22,7 +22,7 @@ def plot_curves(
 ) -> Figure:
     """Plot training curves of several models: means over seeds by epoch as lines with bands of one standard deviation.
 
-    The standard deviation is that of the population, as in the summary of a run.
+    The standard deviation is that of the sample, as in the summary of a run; one value has none.
 
     Args:
         metrics: Name of each model -> the columns of one run, or a list with the columns of several seeds. Columns are
@@ -70,5 +70,5 @@ def _mean_and_spread(name: str, runs: list[Any], key: str) -> tuple[np.ndarray, 
                 values.setdefault(float(at), []).append(float(value))
     where = sorted(values)
     mean = np.array([np.mean(values[at]) for at in where])
-    spread = np.array([np.std(values[at]) for at in where])
+    spread = np.array([np.std(values[at], ddof=len(values[at]) > 1) for at in where])
     return np.array(where), mean, spread

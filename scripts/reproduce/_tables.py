@@ -111,9 +111,7 @@ def warmup_of(path: Path, epochs: int) -> int:
 def read_curve(run: Path, metric: str, seconds_per_epoch: float) -> list[tuple[float, float]]:
     """Validation metric over seconds of training, if all epochs take the same time."""
     with (run / "metrics.csv").open() as file:
-        return [
-            ((int(row["epoch"]) + 1) * seconds_per_epoch, float(row[f"val_{metric}"])) for row in csv.DictReader(file)
-        ]
+        return [(int(row["epoch"]) * seconds_per_epoch, float(row[f"val_{metric}"])) for row in csv.DictReader(file)]
 
 
 def reports_of(pages: Path) -> Path:

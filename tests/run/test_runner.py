@@ -48,7 +48,7 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path, curves):
     assert set(saved["metrics"]) == {f"{p}_{m}" for p in ("train", "val", "test") for m in names}
     a, b = saved["metrics"]["test_accuracy"]["values"]
     assert saved["metrics"]["test_accuracy"]["mean"] == pytest.approx((a + b) / 2)
-    assert saved["metrics"]["test_accuracy"]["std"] == pytest.approx(abs(a - b) / 2)
+    assert saved["metrics"]["test_accuracy"]["std"] == pytest.approx(abs(a - b) / 2**0.5)
     assert min(saved["num_parameters"], saved["peak_memory_mib"], saved["wall_time_s"]["total"]) > 0
     resolved = load(folder / "4" / "config.yaml").config
     assert resolved.seed == 4
@@ -108,7 +108,7 @@ def test_a_diverging_run_says_so(tiny, tmp_path, monkeypatch):
         "pyg_topomask.run.training.lightning_module.auxiliary_loss",
         lambda model: math.nan * sum(parameter.sum() for parameter in model.parameters()),
     )
-    with pytest.raises(RunError, match=r"training diverged in epoch 0: the weights are no longer finite; try a lower"):
+    with pytest.raises(RunError, match=r"training diverged in epoch 1: the weights are no longer finite; try a lower"):
         run_config(tiny, tmp_path / "attention")
     tiny["gt"]["layer_type"], tiny["topomask"] = "GIN+None", {}
     with pytest.raises(RunError, match=r"training diverged in epoch \d: the (training|validation) loss is nan"):
@@ -139,10 +139,10 @@ def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, capsys, metric, cho
     overrides = [f"metric_best={metric}", "optim.max_epoch=6", "train.eval_period=2"]
     summary = run_config(tiny, tmp_path, overrides=overrides)
     rows = rows_of(tmp_path / "config" / "0")
-    assert [row["epoch"] for row in rows] == [1, 3, 5]
+    assert [row["epoch"] for row in rows] == [2, 4, 6]
     best = choose(rows, key=lambda row: row[f"val_{metric}"])  # min and max return the first of equal values
     assert summary["best_epochs"] == [best["epoch"]]
-    assert f"(best epoch: {best['epoch']:.0f}, counted from 0)" in capsys.readouterr().out  # counted as in metrics.csv
+    assert f"(best epoch: {best['epoch']:.0f} of 6)" in capsys.readouterr().out  # counted as in metrics.csv
     assert summary["metrics"][f"val_{metric}"]["mean"] == pytest.approx(best[f"val_{metric}"], rel=1e-6)
 
 

@@ -22,14 +22,14 @@ CONFIDENCE = 0.95
 """Level of the confidence intervals."""
 
 _DATA_KEYS = ("format", "task", "task_type", "num_graphs", "num_nodes", "slic_compactness")
-_COSTS = ("parameters", "wall s/epoch", "memory MiB", "CUDA MiB")
-"""Columns of the second table, so that each is narrower than a terminal of 80 columns."""
+_MIN_SHARED = 3
+"""Shared seeds of an interval. That of two, 12.7 standard errors to each side, says nothing."""
 
 Row = dict[str, Any]
-"""One run in the table, with the keys of `_row`; differences are run minus baseline over the seeds that both have.
+"""One run in the tables, with the keys of `_row`; differences are run minus baseline over the seeds that both have.
 
-None stands for what a run does not have: the standard deviation of one seed (of the population, as in
-``summary.json``), a difference without shared seeds, the ends ``low`` and ``high`` of an interval over fewer than two.
+None stands for what a run does not have: the standard deviation of one seed, a difference without shared seeds, the
+ends ``low`` and ``high`` of an interval over fewer than three.
 """
 
 
@@ -65,12 +65,11 @@ class Comparison:
 def main(arguments: Namespace, rest: list[str]) -> int:
     """Run the command."""
     comparison = compare(find_runs(arguments.runs, arguments.baseline))
-    found = columns(comparison)
-    costs = {name: found.pop(name) for name in _COSTS if name in found}
-    console = standard_output()
-    title = f"{comparison.dataset}: mean ± {DEVIATION} over {comparison.kind}, at the best validation epoch"
-    console.print(titled_table(title, found, "\n".join(comparison.caption)))
-    console.print(titled_table("Costs", {"run": found["run"], **costs}, ""))
+    console, (validation, test, costs) = standard_output(), tables(comparison)
+    title = f"{comparison.dataset}, validation: mean ± {DEVIATION} over {comparison.kind}, at the best epoch"
+    console.print(titled_table(title, validation, "\n".join(comparison.caption)))
+    console.print(titled_table("Test, at the same epochs: choose by validation alone", test, ""))
+    console.print(titled_table("Costs", costs, ""))
     return 0
 
 
@@ -144,16 +143,15 @@ def _splits(run: FinishedRun) -> set[int]:
 
 
 def _row(run: FinishedRun, name: str, baseline: FinishedRun, metric: str) -> Row:
-    summary, key = summarize(name, "", list(run.results.values()), metric), f"test_{metric}"
-    if key not in summary["metrics"]:
-        raise RunError(f"{run.folder} has no {key}, because it is of another version; run it again")
-    found, count = summary["metrics"][key], len(run.results)
-    return {
-        "name": name,
-        "seeds": count,
-        "mean": found["mean"],
-        "std": found["std"] if count > 1 else None,
-        **_difference(run, baseline, key),
+    summary, row = summarize(name, "", list(run.results.values()), metric), {"name": name, "seeds": len(run.results)}
+    for part in ("val", "test"):
+        key = f"{part}_{metric}"
+        if key not in summary["metrics"]:
+            raise RunError(f"{run.folder} has no {key}, because it is of another version; run it again")
+        found = summary["metrics"][key]
+        row[part] = {"mean": found["mean"], "std": found["std"] if len(run.results) > 1 else None}
+        row[part] |= _difference(run, baseline, key)
+    return row | {
         "parameters": summary["num_parameters"],
         "seconds_per_epoch": summary["wall_time_s"]["total"] / max(1, sum(summary["epochs"])),
         **{kind: summary[f"peak_{kind}"] for kind in ("memory_mib", "cuda_mib")},
@@ -173,7 +171,7 @@ def _difference(run: FinishedRun, baseline: FinishedRun, key: str) -> Row:
         with np.errstate(invalid="ignore"):  # inf - inf
             differences = left - right
         found["difference"] = float(differences.mean())
-        if math.isfinite(found["difference"]) and np.ptp(differences) > 0:  # one difference has no interval
+        if math.isfinite(found["difference"]) and len(shared) >= _MIN_SHARED and np.ptp(differences) > 0:
             found["low"], found["high"] = map(
                 float, stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
             )
@@ -182,31 +180,41 @@ def _difference(run: FinishedRun, baseline: FinishedRun, key: str) -> Row:
 
 def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], kind: str) -> list[str]:
     notes = []
-    if any(row["low"] is None for row in rows[1:]):
-        notes.append(f"An interval needs at least two {kind} that both runs have, with different finite differences.")
+    if any(row[part]["low"] is None for row in rows[1:] for part in ("val", "test")):
+        needs = f"An interval needs at least {_MIN_SHARED} {kind} that both runs have"
+        notes.append(f"{needs}, with different finite differences.")
     has_folds = runs[0].config.dataset.num_folds is not None and len(_splits(runs[0])) > 1
-    if has_folds and any(row["low"] is not None for row in rows):
+    if has_folds and any(row["test"]["low"] is not None for row in rows):
         notes.append("Folds share training graphs, so intervals over folds are too narrow.")
     unfinished = {row["name"]: run.unfinished for run, row in zip(runs, rows) if run.unfinished}
     return [*notes, *(f"{name}: {count} unfinished {kind} left out." for name, count in unfinished.items())]
 
 
-def columns(comparison: Comparison) -> dict[str, list[str]]:
-    """The cells of each column as text, by the column's name; columns without any value are left out."""
+def tables(comparison: Comparison) -> list[dict[str, list[str]]]:
+    """Validation, test and costs: the cells of each column as text, by its name, without columns that have no value.
+
+    There are three, so that each is narrower than a terminal of 80 columns.
+    """
     rows, metric = comparison.rows, comparison.metric
     unit, points = (" (%)", " (points)") if metric in PERCENT else ("", "")
-    found = {
-        "run": [row["name"] for row in rows],
-        comparison.kind: [str(row["seeds"]) for row in rows],
-        f"test {metric}{unit}": [format_metric(metric, row["mean"], row["std"]) for row in rows],
-        f"difference{points}": [_signed(metric, row["difference"]) for row in rows],
-        "95 % interval": [_interval(metric, row["low"], row["high"]) for row in rows],
+    seeds = {comparison.kind: [str(row["seeds"]) for row in rows]}
+    parts = [
+        {
+            f"{part} {metric}{unit}": [format_metric(metric, row[part]["mean"], row[part]["std"]) for row in rows],
+            f"difference{points}": [_signed(metric, row[part]["difference"]) for row in rows],
+            "95 % interval": [_interval(metric, row[part]["low"], row[part]["high"]) for row in rows],
+        }
+        for part in ("val", "test")
+    ]
+    costs = {
         "parameters": [_whole(row["parameters"]) for row in rows],
         "wall s/epoch": [f"{time:.{3 if time < 1 else 1}f}" for time in (row["seconds_per_epoch"] for row in rows)],
         "memory MiB": [_whole(row["memory_mib"]) for row in rows],
         "CUDA MiB": [_whole(row["cuda_mib"]) for row in rows],
     }
-    return {name: cells for name, cells in found.items() if {*cells} != {"–"}}
+    run = {"run": [row["name"] for row in rows]}
+    found = (run | seeds | parts[0], run | parts[1], run | costs)
+    return [{name: cells for name, cells in table.items() if {*cells} != {"–"}} for table in found]
 
 
 def _interval(metric: str, low: float | None, high: float | None) -> str:

@@ -67,7 +67,7 @@ def training_loader(config: Config, parts: GraphParts, common: dict[str, Any]) -
 
 
 def evaluation_loader(parts: GraphParts, graph: Data, common: dict[str, Any]) -> DataLoader:
-    """A loader of the parts of epoch 0, with its draws, in which each node of ``graph.counted`` is counted once.
+    """A loader of the parts and draws of the first epoch, in which each node of ``graph.counted`` is counted once.
 
     Parts are cut each time they are served, so that their walks need not fit into memory together. Parts without a
     counted node are left out, and several processes take turns.

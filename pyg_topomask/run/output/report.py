@@ -23,7 +23,7 @@ from pyg_topomask.viz.drawing import literal
 PERCENT = ("accuracy", "accuracy-SBM")
 """Metrics that are printed in percent."""
 
-DEVIATION = "standard deviation (population)"
+DEVIATION = "standard deviation (n − 1)"
 """What follows ``±`` in the tables."""
 
 
@@ -83,7 +83,7 @@ def summarize(
     layer_type: str = "",
     mask: str | None = None,
 ) -> dict[str, Any]:
-    """Mean and standard deviation (of the population, as in GraphGPS) over seeds of every metric at the best epoch.
+    """Mean and standard deviation (of the sample; 0 for one seed) over seeds of every metric at the best epoch.
 
     The metric that chose the epoch and the loss come first, then the task's other metrics.
     """
@@ -91,8 +91,7 @@ def summarize(
     names = sorted(results[0]["metrics"], key=lambda key: key.partition("_")[2] not in (metric, "loss"))
     for key in (key for key in names if all(key in result["metrics"] for result in results)):
         values = [result["metrics"][key] for result in results]
-        std = statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan  # such as without positives
-        spread = {"mean": rounded(statistics.fmean(values)), "std": rounded(std)}
+        spread = {"mean": rounded(statistics.fmean(values)), "std": rounded(_deviation(values))}
         metrics[key] = spread | {"values": [rounded(value) for value in values]}
     peaks = {
         key: max((result[key] for result in results if result[key] is not None), default=None)
@@ -116,6 +115,12 @@ def summarize(
         },
         **peaks,
     }
+
+
+def _deviation(values: Sequence[float]) -> float:
+    if not all(map(math.isfinite, values)):  # such as of a set without positives
+        return math.nan
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def between_lines(title: str, table: Table | Group, caption: str) -> Group:

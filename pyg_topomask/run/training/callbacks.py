@@ -136,7 +136,7 @@ class Recorder(Checkpoint):
     def __init__(self, folder: Path, config: Config, on_epoch: Callable[[int, dict[str, float] | None], None]) -> None:
         self.folder, self.config, self.on_epoch = folder, config, on_epoch
         self.rows: list[dict[str, float]] = []
-        self.best_epoch = -1
+        self.best_epoch = 0  # epochs count from 1 in rows, files and messages
         self.lr = self.seconds = 0.0
         self.started = False
         self._since = time.perf_counter()
@@ -172,8 +172,8 @@ class Recorder(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the epoch, after all other callbacks."""
-        epoch, row, is_best = trainer.current_epoch, None, False
-        if (epoch + 1) % self.config.train.eval_period == 0:
+        epoch, row, is_best = trainer.current_epoch + 1, None, False
+        if epoch % self.config.train.eval_period == 0:
             values = trainer.callback_metrics
             row = {"epoch": float(epoch), "lr": self.lr}
             row |= {name: float(values[name]) for name in sorted(values)}  # train before val
@@ -184,13 +184,13 @@ class Recorder(Checkpoint):
                 trainer.save_checkpoint(self.folder / BEST, weights_only=True)
             if is_main():
                 write_metrics(self.folder / "metrics.csv", self.rows)
-        last = trainer.should_stop or epoch + 1 == self.config.optim.max_epoch
-        if last or is_best or (epoch + 1) % self.config.train.ckpt_period == 0:
+        last = trainer.should_stop or epoch == self.config.optim.max_epoch
+        if last or is_best or epoch % self.config.train.ckpt_period == 0:
             trainer.save_checkpoint(self.folder / LAST)
-        self.on_epoch(epoch + 1, row)
+        self.on_epoch(epoch, row)
 
     def _is_best(self, row: dict[str, float]) -> bool:
-        if self.best_epoch < 0:
+        if self.best_epoch == 0:
             return True
         key = f"val_{self.config.metric_best}"
         new, old = row[key], self.best_row()[key]

@@ -79,7 +79,7 @@ class GraphModule(pl.LightningModule):
         optim = self.config.optim
         clip = "optim.clip_grad_norm_value" if optim.clip_grad_norm else "optim.clip_grad_norm true"
         return RunError(
-            f"training diverged in epoch {self.current_epoch}: {what}; "
+            f"training diverged in epoch {self.current_epoch + 1}: {what}; "
             f"try a lower optim.base_lr (it is {optim.base_lr:g}) or {'a lower ' if optim.clip_grad_norm else ''}{clip}"
         )
 

@@ -29,7 +29,7 @@ def build_optimizer(config: Config, model: Module) -> Optimizer:
 
 
 def learning_rate_factor(name: str, epoch: int, num_warmup_epochs: int, max_epoch: int, base_lr: float = 1.0) -> float:
-    """GraphGPS's ``*_with_warmup``: linear from 0 (1e-6 in epoch 0) to 1, then down along half a cosine or a line.
+    """GraphGPS's ``*_with_warmup``: linear from 0 (1e-6 in epoch 1) to 1, then down along half a cosine or a line.
 
     The line ends at 0 (``linear_with_warmup``) or at a learning rate of 1e-7 (``polynomial_with_warmup`` of power 1).
     """

@@ -6,7 +6,7 @@ import yaml
 from scipy import stats
 
 from pyg_topomask.run.cli import main
-from pyg_topomask.run.commands.compare import columns, compare, find_runs
+from pyg_topomask.run.commands.compare import compare, find_runs, tables
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 
@@ -19,7 +19,7 @@ def make(tiny, tmp_path):
     """A function that writes a run with these accuracies, by seed from 0, and returns its folder."""
 
     def write(name, values, first=0, data=None, change=None, split_index=0, sizes=None, **more):
-        """A seed has four epochs; one epoch takes two seconds."""
+        """A seed has four epochs of two seconds each, and half of the accuracy in validation."""
         config = tiny | {"dataset": tiny["dataset"] | (data or {})} | (change or {})
         text = yaml.safe_dump(Config.model_validate(config).model_dump(mode="json"))
         for seed, value in enumerate(values, start=first):
@@ -27,7 +27,7 @@ def make(tiny, tmp_path):
             folder.mkdir(parents=True)
             (folder / "config.yaml").write_text(text)
             result = {"seed": seed, "split_index": split_index, "best_epoch": 0, "epochs": 4, "num_parameters": 12345}
-            result |= {"metrics": {"val_accuracy": 0.5, "test_accuracy": value}, "wall_time_s": 8.0}
+            result |= {"metrics": {"val_accuracy": value / 2, "test_accuracy": value}, "wall_time_s": 8.0}
             result |= {"peak_memory_mib": 100.0 + seed, "peak_cuda_mib": None}
             result |= {"graphs_or_nodes": sizes or {"train": 3}} | more
             (folder / "result.json").write_text(json.dumps(result))
@@ -43,13 +43,17 @@ def compared(*folders, baseline=None):
 def test_differences_are_paired_over_shared_seeds(make):
     left, right = [0.50, 0.70, 0.60, 0.90], [0.55, 0.77, 0.64]
     baseline, other = compared(make("a", left), make("b", right)).rows
-    assert (baseline["name"], baseline["seeds"], baseline["shared"], baseline["difference"]) == ("a", 4, 0, None)
-    assert other["shared"] == 3
-    assert other["difference"] == pytest.approx((0.05 + 0.07 + 0.04) / 3)
+    assert (baseline["name"], baseline["seeds"]) == ("a", 4)
+    assert [baseline["val"][key] for key in ("shared", "difference", "low")] == [0, None, None]
     expected = stats.ttest_rel(right, left[:3]).confidence_interval(0.95)
-    assert (other["low"], other["high"]) == pytest.approx(tuple(expected))
-    assert other["low"] > 0  # the unpaired interval contains 0
-    assert other["std"] == pytest.approx(math.sqrt(sum((x - sum(right) / 3) ** 2 for x in right) / 3))
+    assert expected.low > 0  # the unpaired interval contains 0
+    for part, scale in (("val", 0.5), ("test", 1)):
+        found = other[part]
+        assert found["shared"] == 3
+        assert found["difference"] == pytest.approx(scale * (0.05 + 0.07 + 0.04) / 3)
+        assert (found["low"], found["high"]) == pytest.approx((scale * expected.low, scale * expected.high))
+        spread = math.sqrt(sum((x - sum(right) / 3) ** 2 for x in right) / 2)
+        assert found["std"] == pytest.approx(scale * spread)
     costs = [other[key] for key in ("parameters", "seconds_per_epoch", "memory_mib", "cuda_mib")]
     assert costs == [12345, 2.0, 102.0, None]
 
@@ -58,7 +62,7 @@ def test_baseline_is_chosen_by_folder_and_comes_first(make):
     a, b, c = make("a", [0.5, 0.6]), make("b", [0.6, 0.8]), make("c", [0.7, 0.7])
     found = compared(a, b, a, baseline=b)
     assert [row["name"] for row in found.rows] == ["b", "a"]
-    assert found.rows[1]["difference"] == pytest.approx(-0.15)
+    assert found.rows[1]["test"]["difference"] == pytest.approx(-0.15)
     added = compared(a, b, baseline=c)
     assert [row["name"] for row in added.rows] == ["c", "a", "b"]
     assert added.baseline == "c"
@@ -67,15 +71,13 @@ def test_baseline_is_chosen_by_folder_and_comes_first(make):
 def test_what_has_no_interval(make):
     found = compared(make("a", [0.5, 0.6]) / "1", make("b", [0.8, 0.7]))
     assert [row["name"] for row in found.rows] == ["a/1", "b"]
-    assert found.rows[1]["difference"] == pytest.approx(0.1)
-    assert found.rows[1]["low"] is None
-    assert found.notes == [
-        "An interval needs at least two seeds that both runs have, with different finite differences."
-    ]
-    found = compared(make("c", [0.5, 0.6]), make("d", [0.5, 0.6]), make("e", [math.nan, 0.6]))
-    assert (found.rows[1]["difference"], found.rows[1]["low"], found.rows[1]["high"]) == (0, None, None)
-    assert math.isnan(found.rows[2]["difference"])
-    assert found.rows[2]["low"] is None
+    assert found.rows[1]["test"]["difference"] == pytest.approx(0.1)
+    assert found.rows[1]["test"]["low"] is None
+    assert found.notes == ["An interval needs at least 3 seeds that both runs have, with different finite differences."]
+    equal, two, undefined = [0.5, 0.6, 0.7], [0.7, 0.6], [math.nan, 0.6, 0.7]
+    _, *rows = compared(make("c", equal), make("d", equal), make("e", two), make("f", undefined)).rows
+    assert [row["test"]["difference"] for row in rows] == [0, pytest.approx(0.1), pytest.approx(math.nan, nan_ok=True)]
+    assert [row[part]["low"] for row in rows for part in ("val", "test")] == [None] * 6
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def of(data, **settings):
 )
 def test_keys_that_are_not_read_may_differ(make, first, same, other, reason):
     folders = [make(name, [0.5, 0.6], **more) for name, more in zip("abc", (first, same, other))]
-    assert compared(*folders[:2]).rows[1]["shared"] == 2
+    assert compared(*folders[:2]).rows[1]["test"]["shared"] == 2
     with pytest.raises(RunError, match=reason):
         compared(folders[0], folders[2])
 
@@ -138,21 +140,21 @@ def test_methods_and_other_seeds_of_a_fixed_split_may_differ(make, tiny):
     other = {"gt": {**tiny["gt"], "layers": 3}, "optim": {**tiny["optim"], "base_lr": 0.1}}
     a, b = make("a", [0.5, 0.6], 0, fixed, loss), make("b", [0.7, 0.8], 5, fixed, other | loss)
     found = compared(a, b)
-    assert (found.rows[1]["shared"], found.rows[1]["difference"]) == (0, None)
+    assert (found.rows[1]["test"]["shared"], found.rows[1]["test"]["difference"]) == (0, None)
     assert found.metric == "accuracy"
     assert found.caption[0].startswith("Higher is better.")
 
 
 def test_notes_tell_of_folds_and_unfinished_seeds(make):
-    a, b = make("a", [0.5, 0.6], data=FOLDS), make("b", [0.5, 0.8, 0.9], data=FOLDS)
-    (b / "2" / "result.json").unlink()
+    a, b = make("a", [0.5, 0.6, 0.7], data=FOLDS), make("b", [0.5, 0.8, 0.9, 0.9], data=FOLDS)
+    (b / "3" / "result.json").unlink()
     found = compared(a, b)  # all seeds on fold 0
-    assert found.rows[1]["seeds"] == 2
+    assert found.rows[1]["seeds"] == 3
     assert found.notes == ["b: 1 unfinished seeds left out."]
     for path in (a / "1" / "result.json", b / "1" / "result.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"split_index": 1}))
     found = compared(a, b)
-    assert list(columns(found))[1] == found.kind == "splits"
+    assert list(tables(found)[0])[1] == found.kind == "splits"
     assert found.notes == [
         "Folds share training graphs, so intervals over folds are too narrow.",
         "b: 1 unfinished splits left out.",
@@ -161,11 +163,15 @@ def test_notes_tell_of_folds_and_unfinished_seeds(make):
 
 def test_tables_fit_into_80_columns_without_broken_headings(make, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    arguments = ["compare", str(make("a$_$[v2]", [0.5, 0.7])), str(make("b|c", [0.65, 0.75]))]
+    arguments = ["compare", str(make("a$_$[v2]", [0.5, 0.7, 0.6])), str(make("b|c", [0.65, 0.75, 0.76]))]
     assert main(arguments) == 0
     table = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "│ b|c │ 2 │ 70.00 ± 5.00 │ +10.00 │ −53.53 to +73.53 │" in table
-    assert "│ b|c │ 12,345 │ 2.0 │ 101 │" in table
+    rows = [line for line in table if line.startswith("│ b|c")]
+    assert rows[:2] == [
+        "│ b|c │ 3 │ 36.00 ± 3.04 │ +6.00 │ −1.56 to +13.56 │",
+        "│ b|c │ 72.00 ± 6.08 │ +12.00 │ −3.11 to +27.11 │",
+    ]
+    assert rows[2] == "│ b|c │ 12,345 │ 2.0 │ 102 │"
     assert all(any(word in line for line in table) for word in ("accuracy", "difference", "interval", "parameters"))
     assert any(line.startswith("│ a$_$[v2] │") for line in table)
 

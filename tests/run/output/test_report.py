@@ -17,7 +17,7 @@ def test_numbers_have_eight_digits_and_what_was_asked_for_comes_first():
     assert list(summary["metrics"]) == ["test_loss", "val_ap", "test_ap", "test_f1"]
     assert summary["metrics"]["val_ap"] == {
         "mean": 0.29166667,
-        "std": 0.041666667,
+        "std": 0.058925565,
         "values": [0.33333333, 0.25],
     }
     assert summary["metrics"]["test_ap"]["values"] == [3.3333333e-10] * 2
@@ -31,7 +31,7 @@ def test_a_summary_names_the_mask_and_fits_the_columns_of_a_pipe(capsys, monkeyp
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{'long-name' * 9} (GCN+Masked with topomask.mask heat): 1 seed, at the best validation epoch"
     standard_output().print(summary_table(summarize("name", "0", [*results, result(1, test_loss=1.0)])))
-    assert capsys.readouterr().out.startswith("name (): 2 seeds, mean ± standard deviation (population), at the best")
+    assert capsys.readouterr().out.startswith("name (): 2 seeds, mean ± standard deviation (n − 1), at the best")
     assert lines[-1] == "3 parameters, 1.0 s of training, 1 MiB peak memory"
 
 

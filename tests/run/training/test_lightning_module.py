@@ -16,7 +16,7 @@ def test_layers_that_overflow_are_told_from_features_that_do(tiny, tmp_path, cli
     with pytest.raises(RunError) as caught:
         run_config(tiny, tmp_path, overrides=overrides)
     text = str(caught.value)
-    assert "training diverged in epoch 0: a layer's output is no longer finite ('q' holds NaN or infinity" in text
+    assert "training diverged in epoch 1: a layer's output is no longer finite ('q' holds NaN or infinity" in text
     assert "try a lower optim.base_lr (it is 1e+30)" in text
     assert advice in text
     assert "features clean" not in text
