@@ -117,6 +117,7 @@ MASKS = [
     (lambda: RWGNKMask(decay=0.0, learnable=True), ValueError, "must start above 0"),
     (lambda: GRFMask(initial="linear"), ValueError, "'initial' must be one of exp, geometric, far"),
     (lambda: GRFMask(initial=[1.0] * 6), ValueError, r"must hold 1 to 'max_length' \+ 1 = 5 finite numbers"),
+    (lambda: GRFMask(symmetric=False, key_modulation=True), ValueError, "with symmetric=False they have none"),
     (lambda: GRFMask(3, table=(0, 1)), ValueError, r"one number, or one for each of the 3 heads \(got \(0, 1\)\)"),
     (lambda: GRFMask(table=3)(WALKED), ValueError, "needs 'walk_table3_index'.*num_tables=4"),
     (lambda: HeatMask(laplacian="signed"), ValueError, "one of combinatorial, normalized, "),

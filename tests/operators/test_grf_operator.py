@@ -9,6 +9,7 @@ from pyg_topomask.testing import GRAPHS, OperatorCase
 from pyg_topomask.transforms import AddRandomWalks
 
 F = torch.tensor([1.3, -0.4, 0.2, 0.7], dtype=torch.float64)
+KEYS = torch.tensor([0.6, 0.9, -1.1, 0.0], dtype=torch.float64)
 HEADS = torch.stack([F, F.flip(0), -F])
 
 
@@ -30,14 +31,18 @@ def phi(data, name, modulation):
     return out
 
 
-# Modulation function, and the table of the keys.
+# Modulation functions of queries and, if they have their own, of keys, and the table of the keys.
 CASES = {
-    "two tables": (F, "walk_key"),
-    "one table": (F, "walk"),
-    "heads": (HEADS, "walk_key"),
-    "no keys": (F, None),
-    "diagonal": (F, "diagonal"),
-    "diagonal of heads": (HEADS, "diagonal"),
+    "two tables": (F, None, "walk_key"),
+    "one table": (F, None, "walk"),
+    "heads": (HEADS, None, "walk_key"),
+    "no keys": (F, None, None),
+    "diagonal": (F, None, "diagonal"),
+    "diagonal of heads": (HEADS, None, "diagonal"),
+    "two functions": (F, KEYS, "walk_key"),
+    "two functions of heads, one table": (HEADS, HEADS.roll(1, 1), "walk"),
+    "two functions, diagonal": (F, KEYS, "diagonal"),
+    "two functions of heads, diagonal": (HEADS, HEADS.roll(1, 1), "diagonal"),
 }
 
 
@@ -47,28 +52,29 @@ class TestGRFOperator(OperatorCase):
 
     @pytest.fixture(autouse=True, params=CASES)
     def _case(self, request):
-        self.modulation, self.second = CASES[request.param]
+        self.modulation, self.keys, self.second = CASES[request.param]
         if self.second == "walk_key":
             self.graphs = {name: walked(data) for name, data in GRAPHS.items()}
 
-    def build(self, data, modulation=None):
+    def build(self, data, modulation=None, keys=None):
         first, diagonal = table(data, "walk"), data.walk_diagonal if self.second == "diagonal" else None
         second = (None,) * 3 if self.second is None else table(data, "walk_key") if "key" in self.second else first
         f = self.modulation if modulation is None else modulation
         walks = walk_product(*first, *second, data.num_nodes, 3, f.dtype, diagonal)
-        return GRFOperator(walks, f)
+        return GRFOperator(walks, f, self.keys if keys is None else keys)
 
     def parameters(self, data):
-        return {"modulation": self.modulation}
+        keys = {} if self.keys is None else {"keys": self.keys + 0.05}  # |.| has no derivative at 0
+        return {"modulation": self.modulation, **keys}
 
     def reference(self, data):
-        heads = []
-        for f in self.modulation.view(-1, 4):
+        heads, keys = [], self.modulation if self.keys is None else self.keys
+        for f, g in zip(self.modulation.view(-1, 4), keys.view(-1, 4)):
             dense = phi(data, "walk", f)
             if self.second is not None:
-                dense = dense @ phi(data, "walk_key" if "key" in self.second else "walk", f).t()
+                dense = dense @ phi(data, "walk_key" if "key" in self.second else "walk", g).t()
             if self.second == "diagonal":
-                products = torch.stack([f[a] * f[b] for b in range(4) for a in range(b + 1)])
+                products = torch.stack([(f[a] * g[b] + f[b] * g[a]) / 2 for b in range(4) for a in range(b + 1)])
                 dense = torch.diagonal_scatter(dense, data.walk_diagonal.double() @ products)
             heads.append(dense)
         return torch.stack(heads) if self.modulation.dim() == 2 else heads[0]

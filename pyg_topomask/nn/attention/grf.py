@@ -26,7 +26,7 @@ class GRFAttention(MaskedAttention):
         heads: Number of heads ``H``; each learns its own modulation function.
         kernel: As in :class:`MaskedAttention`; ``"relu"`` as in the paper.
         max_length, symmetric, independent, name, diagonal, table: As in :class:`GRFMask`.
-        initial, positive, stitch: As in :class:`GRFMask`.
+        initial, positive, stitch, key_modulation: As in :class:`GRFMask`.
         path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
 
     Shapes:
@@ -45,7 +45,7 @@ class GRFAttention(MaskedAttention):
         examples=({}, {"diagonal": "corrected", "kernel": "softmax"}, {"heads": 2, "table": (1, 0)}),
     )
     config_keys = keys_of(
-        *("heads", "max_length", "kernel", "symmetric", "independent", "diagonal"),
+        *("heads", "max_length", "kernel", "symmetric", "independent", "diagonal", "key_modulation"),
         *("path", "num_features", "dropout", "normalizer"),
         table="topomask.num_tables",
     )
@@ -69,7 +69,8 @@ class GRFAttention(MaskedAttention):
         initial: str | Sequence[float] = "exp",
         positive: bool = False,
         stitch: int | None = None,
+        key_modulation: bool = False,
     ) -> None:
         walks = max_length, symmetric, independent, name, diagonal, table
-        mask = GRFMask(heads, *walks, initial, positive, stitch)
+        mask = GRFMask(heads, *walks, initial, positive, stitch, key_modulation)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, normalizer=normalizer)

@@ -31,9 +31,9 @@ class GRFMask(Mask):
     and :math:`\hat M = \Phi_1 \Phi_2^\top`, so :math:`\alpha = f * f`. The estimate is unbiased off the diagonal, and
     on the diagonal where queries and keys have independent walks. By default, learning may turn entries negative.
 
-    Reference: Reid et al. 2024, arXiv:2410.03462, Sections 3.2 and 3.3; without `symmetric`, Appendix D; with `stitch`,
-    Choromanski et al., *GRFs++*, 2025, arXiv:2510.07716. Cost of a product: the non-zeros of :math:`\Phi_1` and
-    :math:`\Phi_2`, at most ``num_walks * max_length + 1`` in a row.
+    Reference: Reid et al. 2024, arXiv:2410.03462, Sections 3.2 and 3.3; without `symmetric` or with `key_modulation`,
+    Appendix D; with `stitch`, Choromanski et al., *GRFs++*, 2025, arXiv:2510.07716. Cost of a product: the non-zeros of
+    :math:`\Phi_1` and :math:`\Phi_2`, at most ``num_walks * max_length + 1`` in a row.
 
     Args:
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
@@ -62,14 +62,19 @@ class GRFMask(Mask):
             \Phi_2^{(i)\top}`: it reaches ``2 l K`` hops by walks of ``K``, and α is the ``2 l``-fold convolution of
             ``f``. It takes ``l`` tables of walks for each ``table``, and has no pairs. 1 by default, and 3 for the
             ``initial`` ``"far"``.
+        key_modulation: Learn a second function :math:`f^{(2)}` for :math:`\Phi_2`, so that :math:`\alpha = f^{(1)} *
+            f^{(2)}` can be any series, such as one with a negative :math:`\alpha_0`. It starts as the first one. There
+            is one function by default, because a pair has ``(K + 1)**2`` coefficients with two.
 
     Shapes:
-        - the parameter ``modulation``: ``[max_length + 1]``, or ``[H, max_length + 1]``
+        - the parameters ``modulation`` and, if there is one, ``key_modulation``: ``[max_length + 1]``, or
+          ``[H, max_length + 1]``
 
     Raises:
         TypeError: If a size or count is no integer.
         ValueError: If a size is out of range, ``table`` does not have one number per head, ``initial`` is unknown or
-            too long, or a mask with ``stitch`` above 1 is not ``symmetric`` with independent walks.
+            too long, a mask that is not ``symmetric`` is given a ``key_modulation``, or a mask with ``stitch`` above 1
+            is not ``symmetric`` with independent walks.
     """
 
     card = Card(
@@ -78,9 +83,11 @@ class GRFMask(Mask):
         cost="non-zeros of Φ₁ and Φ₂",
         when="large graphs, short range: the cost does not grow with the degrees",
         reach="hops",
-        examples=({}, {"diagonal": "corrected"}, {"symmetric": False}, {"stitch": 2}),
+        examples=({}, {"key_modulation": True}, {"diagonal": "corrected"}, {"symmetric": False}, {"stitch": 2}),
     )
-    config_keys = keys_of(*("heads", "max_length", "symmetric", "independent", "diagonal"), table="topomask.num_tables")
+    config_keys = keys_of(
+        *("heads", "max_length", "symmetric", "independent", "diagonal", "key_modulation"), table="topomask.num_tables"
+    )
 
     def __init__(
         self,
@@ -94,6 +101,7 @@ class GRFMask(Mask):
         initial: str | Sequence[float] = "exp",
         positive: bool = False,
         stitch: int | None = None,
+        key_modulation: bool = False,
     ) -> None:
         super().__init__(heads)
         far = isinstance(initial, str) and initial == "far"
@@ -117,8 +125,13 @@ class GRFMask(Mask):
         } | ({"halt_prob": 0.0, "scheme": "repelling"} if far else {})
         if stitch > 1 and not self.two_tables:
             raise ValueError(f"'stitch' = {stitch} needs 'symmetric' and 'independent' walks of queries and keys")
-        self.positive = positive
-        self.modulation = self.learned(initial_modulation("initial", initial, max_length))
+        if key_modulation and not symmetric:
+            raise ValueError(
+                "'key_modulation' is a function of the keys' walks, but with symmetric=False they have none"
+            )
+        self.positive, start = positive, initial_modulation("initial", initial, max_length)
+        self.modulation = self.learned(start)
+        self.key_modulation = self.learned(start) if key_modulation else None
 
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a graph or batch that carries walks.
@@ -128,19 +141,20 @@ class GRFMask(Mask):
         """
         size = self.read(graph)[-1]
         check_table_size(self, graph, size)
-        (modulation,) = at_least_float32(self.modulation)
-        modulation = absolute(modulation) if self.positive else modulation
+        keys = () if self.key_modulation is None else (self.key_modulation,)
+        functions = at_least_float32(self.modulation, *keys)
+        functions = tuple(map(absolute, functions)) if self.positive else functions
         if len(self.tables) == 1:
-            return self._product(graph, self.tables[0], modulation)
-        return HeadStackOperator([self._product(graph, *head) for head in zip(self.tables, modulation)])
+            return self._product(graph, self.tables[0], *functions)
+        return HeadStackOperator([self._product(graph, *head) for head in zip(self.tables, *functions)])
 
-    def _product(self, graph: Data, table: int, modulation: Tensor) -> MaskOperator:
+    def _product(self, graph: Data, table: int, *functions: Tensor) -> MaskOperator:
         """The product of the estimates by the walks of a table."""
         names = _stitched(self.name, table, self.stitch)
-        estimates: list[MaskOperator] = [self._estimate(graph, name, modulation) for name in names]
+        estimates: list[MaskOperator] = [self._estimate(graph, name, *functions) for name in names]
         return reduce(ProductOperator, estimates)
 
-    def _estimate(self, graph: Data, name: str, modulation: Tensor) -> GRFOperator:
+    def _estimate(self, graph: Data, name: str, *functions: Tensor) -> GRFOperator:
         """The mask that the walks of that name estimate."""
         num_nodes = int(graph.num_nodes)
         first = [graph[f"{name}_{part}"] for part in _PARTS]
@@ -148,8 +162,8 @@ class GRFMask(Mask):
         if self.two_tables:
             second = [graph[f"{name}_key_{part}"] for part in _PARTS]
         coeffs = self._diagonal(graph[f"{name}_diagonal"]) if self.corrects else None
-        walks = walk_product(*first, *second, num_nodes, self.max_length, modulation.dtype, coeffs)
-        return GRFOperator(walks, modulation)
+        walks = walk_product(*first, *second, num_nodes, self.max_length, functions[0].dtype, coeffs)
+        return GRFOperator(walks, *functions)
 
     def _diagonal(self, coeffs: Tensor) -> Tensor:
         """Stored coefficients of the diagonal, refused where walks may be longer than the mask covers."""

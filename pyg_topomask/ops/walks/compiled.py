@@ -12,7 +12,7 @@ from pyg_topomask.ops.hashing import wrap
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import Entry
 from pyg_topomask.ops.sparse import Pattern, check_entries
-from pyg_topomask.ops.walks.merge import WalkTable, num_monomials
+from pyg_topomask.ops.walks.merge import WalkTable, num_monomials, num_products
 from pyg_topomask.ops.walks.settings import SCHEMES, WalkSettings
 from pyg_topomask.ops.walks.walkers import WalkGraph
 
@@ -24,7 +24,9 @@ refuses = partial(loader.refuses, "walks")
 
 _TABLE = ("start", "visited", "length", "load")
 _LEFT, _RIGHT = ([f"{side}_{name}" for name in _TABLE] for side in ("left", "right"))
-_pair_table = Entry("walks", "pair_table", (*_LEFT, *_RIGHT, "rowptr", "row", "col", "coeffs"), {"lengths": int})
+_pair_table = Entry(
+    "walks", "pair_table", (*_LEFT, *_RIGHT, "rowptr", "row", "col", "coeffs"), {"lengths": int, "ordered": int}
+)
 _walk_features = Entry("walks", "walk_features", (*_TABLE, "decay", "rowptr", "col", "value"), {"exponent": float})
 _walk_tables = Entry(
     "walks",
@@ -104,7 +106,9 @@ def walk_tables(
         _release_walks((graph.factor,), int(made))
 
 
-def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:
+def pair_table(
+    left: WalkTable, right: WalkTable, num_nodes: int, max_length: int, ordered: bool = False
+) -> tuple[Tensor, Tensor]:
     """`pyg_topomask.ops.walks.pair_table.sorted_pair_table` of walks that `refuses` does not refuse.
 
     Raises:
@@ -114,16 +118,17 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     threads = loader.num_threads(left.length.numel() + right.length.numel(), _ENTRIES_PER_THREAD)
     rowptr = left.index.new_zeros(num_nodes + 1, dtype=torch.int64)
     given = [*_columns(left, left.load.dtype), *_columns(right, left.load.dtype), rowptr]
-    if _pair_table([*given, None, None, None], max_length + 1, threads=threads, answers=(_NO_SUCH_NODE,)):
+    numbers = max_length + 1, ordered
+    if _pair_table([*given, None, None, None], *numbers, threads=threads, answers=(_NO_SUCH_NODE,)):
         raise ValueError(
             f"stored walks name a node outside of 0 to {num_nodes - 1}, or have more than 'max_length' = {max_length} "
             "steps: draw them again on this graph"
         )
     num_pairs = int(rowptr[-1])
     index = rowptr.new_empty(2, num_pairs, dtype=torch.int32)
-    coeffs = left.load.new_empty(num_monomials(max_length), num_pairs)
+    coeffs = left.load.new_empty(num_products(max_length, ordered), num_pairs)
     if num_pairs > 0:
-        _pair_table([*given, *index, coeffs], max_length + 1, threads=threads)
+        _pair_table([*given, *index, coeffs], *numbers, threads=threads)
     return index, coeffs.t()
 
 

@@ -26,6 +26,11 @@ def num_monomials(max_length: int) -> int:
     return (max_length + 1) * (max_length + 2) // 2
 
 
+def num_products(max_length: int, ordered: bool) -> int:
+    """Number of products ``f_a g_b`` of two functions if they are ``ordered``, else of `num_monomials`."""
+    return (max_length + 1) ** 2 if ordered else num_monomials(max_length)
+
+
 def monomial(a: Tensor, b: Tensor) -> Tensor:
     """Position of ``f_a f_b`` among all products, which are sorted by the larger length, then by the smaller one."""
     high = torch.maximum(a, b)

@@ -20,7 +20,7 @@ from pyg_topomask.ops.memo import outside_transforms
 from pyg_topomask.ops.products.factors import Meeting, TermCounts, join
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.ops.sparse import Combination, Pattern
-from pyg_topomask.ops.walks.merge import WalkTable, monomial, num_monomials
+from pyg_topomask.ops.walks.merge import WalkTable, monomial, num_products
 
 # Number of terms that are merged together; this bounds the memory of building a pair table (60 bytes per term).
 _TERMS_PER_BLOCK = 2**21
@@ -92,9 +92,13 @@ class EntryTable:
         return Combination(self.coeffs, weights).values
 
 
-def monomials(modulation: Tensor) -> Tensor:
-    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `monomial`."""
-    products = modulation[..., :, None] * modulation[..., None, :]
+def monomials(modulation: Tensor, keys: Tensor | None = None) -> Tensor:
+    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `monomial`.
+
+    With a function ``g`` of the keys, ``(f_a g_b + f_b g_a) / 2``, for coefficients that are symmetric in ``a, b``.
+    """
+    products = modulation[..., :, None] * (modulation if keys is None else keys)[..., None, :]
+    products = products if keys is None else (products + products.mT) / 2
     # Each entry of the outer product is used once: threads add the gradients of a repeated index in no fixed order.
     return products.flatten(-2).index_select(-1, _lower(modulation.size(-1), modulation.device))
 
@@ -114,6 +118,7 @@ def sorted_pair_table(
     num_nodes: int,
     max_length: int,
     counts: Callable[[], TermCounts] | None = None,
+    ordered: bool = False,
 ) -> tuple[Tensor, Tensor]:
     r"""Support of :math:`\hat M = \Phi_1 \Phi_2^\top` and its coefficients in the products of ``f``.
 
@@ -128,12 +133,13 @@ def sorted_pair_table(
         num_nodes: ``N``.
         max_length: Longest walk.
         counts: Function that returns the counts of the products, if they are known.
+        ordered: Whether keys have a function ``g`` of their own: then every product :math:`f_a g_b` has a coefficient.
 
     Returns:
         index: Pairs (query, key), sorted, shape ``[2, P]``, int32.
-        coeffs: Coefficients in the order of `monomials`, shape ``[P, Q]``.
+        coeffs: Coefficients in the order of `monomials`, or row by row of the matrix ``f_a g_b``, shape ``[P, Q]``.
     """
-    size = num_monomials(max_length)
+    size = num_products(max_length, ordered)
     queries, keys = (Pattern(t.index[0], t.index[1], num_nodes, num_nodes) for t in (left, right))
     pairs, coeffs = [left.index.new_zeros(2, 0, dtype=torch.int32)], [left.load.new_zeros(0, size)]
     terms = Meeting(queries, keys).counts if counts is None else counts()
@@ -143,7 +149,8 @@ def sorted_pair_table(
         part, entries = queries.rows(start, stop)
         pattern, query, key, entry = join(part, keys, terms.total if fits else None)
         query = query + entries.start
-        code = monomial(left.length[query].long(), right.length[key].long())
+        a, b = left.length[query].long(), right.length[key].long()
+        code = a * (max_length + 1) + b if ordered else monomial(a, b)
         table = left.load.new_zeros(pattern.nnz * size)
         table.index_add_(0, entry * size + code, left.load[query] * right.load[key])
         pairs.append(torch.stack([pattern.row + start, pattern.col]))

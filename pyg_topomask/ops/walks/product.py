@@ -9,7 +9,7 @@ from pyg_topomask.ops.memo import kept_property, once_per_batch
 from pyg_topomask.ops.numerics import coarsest_eps
 from pyg_topomask.ops.products.factors import TermCounts, near_pattern
 from pyg_topomask.ops.walks import compiled
-from pyg_topomask.ops.walks.merge import WalkTable, revisits
+from pyg_topomask.ops.walks.merge import WalkTable, monomial, revisits
 from pyg_topomask.ops.walks.pair_table import (
     EntryTable,
     check_walks,
@@ -128,23 +128,40 @@ class WalkProduct:
     @kept_property
     def pairs(self) -> EntryTable:
         """Entries of the mask as a polynomial in ``f``, which is evaluated at `pair_weights`."""
-        if not self.symmetric:
-            return self.left
+        return self._pairs(ordered=False) if self.symmetric else self.left
+
+    @kept_property
+    def ordered_pairs(self) -> EntryTable:
+        """The same as a polynomial in a function ``f`` of the queries and another one ``g`` of the keys."""
+        return self._pairs(ordered=True)
+
+    def _pairs(self, ordered: bool) -> EntryTable:
         left = self._sorted(0)
         right = left if self.shared else self._sorted(1)
         if compiled.refuses(left.load) is None:
-            index, coeffs = compiled.pair_table(left, right, self.num_nodes, self.max_length)
+            index, coeffs = compiled.pair_table(left, right, self.num_nodes, self.max_length, ordered)
         else:
-            index, coeffs = sorted_pair_table(left, right, self.num_nodes, self.max_length, lambda: self.counts)
+            sizes = self.num_nodes, self.max_length
+            index, coeffs = sorted_pair_table(left, right, *sizes, lambda: self.counts, ordered)
         del left, right  # before more memory is needed
         if self.diagonal is not None:
-            on, diagonal = index[0] == index[1], self.diagonal.to(coeffs.dtype).index_select(0, index[0])
-            coeffs = torch.where(on[:, None], diagonal, coeffs)
+            on, diagonal = index[0] == index[1], self._ordered(self.diagonal) if ordered else self.diagonal
+            coeffs = torch.where(on[:, None], diagonal.to(coeffs.dtype).index_select(0, index[0]), coeffs)
         pattern, order = near_pattern(index, self.num_nodes)
         return EntryTable(pattern, coeffs, order)
 
-    def pair_weights(self, modulation: Tensor) -> Tensor:
-        """The monomials of ``f`` for the coefficients of `pairs`, shape ``[Q]`` or ``[H, Q]``."""
+    def _ordered(self, diagonal: Tensor) -> Tensor:
+        """Coefficients of ``f_a g_b`` from those of ``f_a f_b``, which belong to both orders of ``a`` and ``b``."""
+        length = torch.arange(self.max_length + 1, device=diagonal.device)
+        a, b = torch.cartesian_prod(length, length).t()
+        return diagonal[:, monomial(a, b)] * torch.where(a == b, 1.0, 0.5)
+
+    def pair_weights(self, modulation: Tensor, keys: Tensor | None = None) -> Tensor:
+        """The products of ``f``, and perhaps ``g``, for the coefficients of `pairs` or `ordered_pairs`, ``[Q]`` or
+        ``[H, Q]``.
+        """
+        if keys is not None:
+            return (modulation[..., :, None] * keys[..., None, :]).flatten(-2)
         return monomials(modulation) if self.symmetric else modulation
 
 

@@ -53,6 +53,8 @@ class TopomaskConfig(Section):
     symmetric: bool = True
     """true: the mask is the product of two tables of walks, one of them transposed; false: it is one table, a weighted
     sum over the visited nodes, for graphs whose edges have a direction."""
+    key_modulation: bool = False
+    """Learn a modulation function of its own for the keys (GRF)."""
     redraw: Annotated[Count, ReadIf("walks")] = 0
     """Number of epochs after which the training graphs get new walks; 0: never. Parts of a large graph get new walks in
     each epoch."""

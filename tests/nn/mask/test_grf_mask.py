@@ -12,7 +12,7 @@ from pyg_topomask.ops import deconvolve, reach
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks, that_add
 
-F = [1.2, 0.5, -0.3]
+F, G = [1.2, 0.5, -0.3], [-0.4, 0.7, 0.2]
 K, DRAWS = len(F) - 1, 500
 OFF = ~torch.eye(5, dtype=torch.bool)
 
@@ -28,10 +28,12 @@ def series(data, coeffs):
     return sum(c * torch.linalg.matrix_power(step, k) for k, c in enumerate(coeffs))
 
 
-def mask_of(f=F, **settings):
+def mask_of(f=F, g=G, **settings):
     mask = GRFMask(**{"max_length": len(f) - 1, **settings}).double()
     with torch.no_grad():
         mask.modulation.copy_(torch.as_tensor(f))
+        if mask.key_modulation is not None:
+            mask.key_modulation.copy_(torch.as_tensor(g))
     return mask
 
 
@@ -62,10 +64,20 @@ def test_the_mean_of_many_masks_is_the_power_series_everywhere(name, scheme, dia
     [
         *((name, {"symmetric": False}, series(GRAPHS[name], F)) for name in ("weighted", "one_way")),
         ("one_way", {}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], F).t()),
+        ("weighted", {"key_modulation": True}, series(GRAPHS["weighted"], np.convolve(F, G))),
+        ("one_way", {"key_modulation": True}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], G).t()),
     ],
 )
 def test_masks_of_other_forms_have_means_of_their_own(name, settings, wanted):
     assert standard_errors(samples(GRAPHS[name], mask_of(**settings)), wanted).max() <= 5
+
+
+def test_two_functions_of_stitched_and_corrected_walks_have_their_series_as_mean():
+    data, twice = GRAPHS["weighted"], np.convolve(F, G)
+    settings = {"stitch": 2, "key_modulation": True}, {"diagonal": "corrected", "key_modulation": True}
+    walks = {"num_tables": 2}, {"diagonal": "corrected"}
+    for mask, walk, coeffs in zip(settings, walks, (np.convolve(twice, twice), twice)):
+        assert standard_errors(samples(data, mask_of(**mask), **walk), series(data, coeffs)).max() <= 5
 
 
 def test_one_table_is_unbiased_off_the_diagonal_only():
@@ -96,7 +108,8 @@ def test_only_the_diagonal_is_corrected():
     ],
 )
 def test_initial_modulation(initial, wanted):
-    mask = GRFMask(2, max_length=3, initial=initial)
+    mask = GRFMask(2, max_length=3, initial=initial, key_modulation=True)
+    assert len([*mask.parameters()]) == 2
     for parameter in mask.parameters():
         torch.testing.assert_close(parameter.detach(), torch.tensor([wanted, wanted], dtype=torch.float32))
     if initial == "exp":
@@ -116,8 +129,8 @@ def test_the_far_mask_reaches_further_than_the_default_one():
 
 
 def test_positive_modulation_has_no_negative_entry():
-    data = walked(GRAPHS["star"])
-    op, plain = mask_of(positive=True)(data), mask_of(np.abs(F))
+    data, minus = walked(GRAPHS["star"]), -np.asarray(F)
+    op, plain = mask_of(g=minus, positive=True, key_modulation=True)(data), mask_of(np.abs(F))
     torch.testing.assert_close(op.to_dense(), plain(data).to_dense())
     assert op.bound is op
 
@@ -155,20 +168,23 @@ def test_sets_of_walks_are_independent_and_the_first_is_that_of_a_single_one():
     assert len({tuple(data[f"{name}_load"].tolist()) for name in names}) == len(names)
 
 
-@pytest.mark.parametrize("diagonal", ["independent", "corrected", "shared"])
-def test_masks_and_heads_use_the_set_of_their_number(diagonal):
-    data, f, found = walked(GRAPHS["weighted"], num_tables=3, diagonal=diagonal), torch.randn(3, K + 1).double(), []
+@pytest.mark.parametrize(
+    ("diagonal", "keys"), [("independent", False), ("corrected", False), ("shared", False), ("independent", True)]
+)
+def test_masks_and_heads_use_the_set_of_their_number(diagonal, keys):
+    data, found = walked(GRAPHS["weighted"], num_tables=3, diagonal=diagonal), []
+    f, g = torch.randn(2, 3, K + 1).double()
+    settings = {"diagonal": diagonal, "key_modulation": keys}
     for head, table in enumerate((2, 0, 2)):
         alone = GRAPHS["weighted"].clone()
         for key, value in data.to_dict().items():
             if key.startswith(f"{prefix_of(table)}_"):
                 alone["walk" + key.removeprefix(prefix_of(table))] = value
         alone.walk_size = data.walk_size
-        found.append(mask_of(f[head], diagonal=diagonal)(alone).to_dense())
-        one = mask_of(f[head], diagonal=diagonal, table=np.int64(table))
+        found.append(mask_of(f[head], g[head], **settings)(alone).to_dense())
+        one = mask_of(f[head], g[head], table=np.int64(table), **settings)
         torch.testing.assert_close(one(data).to_dense(), found[-1])
-    mask = GRFMask(3, K, diagonal=diagonal, table=(2, 0, 2)).double()
-    mask.modulation.data.copy_(f)
+    mask = mask_of(f, g, heads=3, max_length=K, table=(2, 0, 2), **settings)
     torch.testing.assert_close(mask(data).to_dense(), torch.stack(found))
 
 

@@ -99,11 +99,13 @@ def walked(diagonal: str = "independent") -> Batch:
     return Batch.from_data_list(graphs)
 
 
-def grf(modulation: Tensor, data: Data | None = None, **settings) -> GRFOperator:
-    """The GRF operator of the four graphs."""
-    mask = GRFMask(modulation.size(0) if modulation.dim() == 2 else 1, 3, **settings).to(modulation.dtype)
-    delattr(mask, "modulation")
-    mask.modulation = modulation
+def grf(*modulation: Tensor, data: Data | None = None, **settings) -> GRFOperator:
+    """The GRF operator of the four graphs; a second function is that of the keys."""
+    heads = modulation[0].size(0) if modulation[0].dim() == 2 else 1
+    mask = GRFMask(heads, 3, key_modulation=len(modulation) == 2, **settings).to(modulation[0].dtype)
+    for name, f in zip(("modulation", "key_modulation"), modulation):
+        delattr(mask, name)
+        setattr(mask, name, f)
     return mask(walked(diagonal=settings.get("diagonal", "independent")) if data is None else data)
 
 
@@ -129,6 +131,7 @@ def masks() -> dict[str, Mask]:
         "constant": Mask(lambda: ConstantOperator(factored(*(x.detach() for x in looped)))),
         "grf": Mask(grf, [torch.tensor([1.0, 0.5, 0.25, 0.125]).double()]),
         "grf_signed": Mask(grf, [draw(HEADS, 4)]),
+        "grf_keys": Mask(grf, [draw(HEADS, 4), draw(HEADS, 4)]),
         "grf_diagonal": Mask(partial(grf, diagonal="corrected"), [torch.tensor([0.5, 1.0, -0.5, 0.25]).double()]),
         "heat": Mask(lambda t: HeatOperator(EDGES, 17, t, tol=1e-12), [time]),
         "series": Mask(lambda x: PowerSeriesOperator(EDGES, 17, x), [draw(HEADS, 3)]),

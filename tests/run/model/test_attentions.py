@@ -92,10 +92,12 @@ def test_walks_are_drawn_as_the_mask_says():
 
 
 def test_the_modulation_of_a_mask_is_set_by_its_section():
-    settings = ["initial=[1, 2]", "positive=true"]
+    settings = ["initial=[1, 2]", "positive=true", "key_modulation=true"]
     mask = build_attention(masked("topomask.mask=grf", *(f"topomask.mask_grf.{x}" for x in settings)), "Masked").mask
-    assert mask.modulation.tolist() == [1, 2, 0, 0, 0]
+    assert mask.modulation.tolist() == mask.key_modulation.tolist() == [1, 2, 0, 0, 0]
     assert mask.positive
+    flat = build_attention(config_of("gt.layer_type=GCN+GRF", "topomask.key_modulation=true"), "GRF").mask
+    assert flat.key_modulation is not None
     check_config(PLAIN, ["gt.layer_type=GCN+Masked", "topomask.mask=grf", "topomask.mask_grf.initial=geometric"])
 
 

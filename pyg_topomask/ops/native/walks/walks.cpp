@@ -6,9 +6,10 @@
 
 namespace {
 
-// Pairs of nodes whose walks meet, and the coefficients of their mask entry in the products f_a f_b.
+// Pairs of nodes whose walks meet, and the coefficients of their mask entry in the products f_a f_b, or f_a g_b.
 //
-//   C_ij[a, b] = sum of load(i, u, a) load(j, u, b) over the nodes u that walks of i and of j visit, a and b in any order.
+//   C_ij[a, b] = sum of load(i, u, a) load(j, u, b) over the nodes u that walks of i and of j visit; of f_a f_b, a and b
+//   are in any order.
 //
 // A row is the work of one thread and is summed in the order of its walks: no result depends on the number of threads.
 
@@ -31,10 +32,12 @@ template <class T>
 struct PairCall {
     const Call& call;
     const int64_t nodes = call.size(ROWPTR, 0) - 1, lengths = call.integer(0), threads = call.threads();
+    const bool ordered = call.integer(1);
+    const int64_t size = ordered ? lengths * lengths : lengths * (lengths + 1) / 2;
     const Table<T> left{call, LEFT}, right{call, RIGHT};
     int64_t* rowptr = call.dense<int64_t>(ROWPTR, {nodes + 1});  // written by the first call, read by the second
     int32_t *row = call.optional<int32_t>(ROW, {ANY}), *col = call.optional<int32_t>(COL, {ANY});  // null in the first call
-    T* coeffs = call.optional<T>(COEFFS, {lengths * (lengths + 1) / 2, ANY});  // [Q, pairs]
+    T* coeffs = call.optional<T>(COEFFS, {size, ANY});  // [Q, pairs]
 };
 
 template <class T>
@@ -70,13 +73,13 @@ template <class T>
 class Pairs {
    public:
     explicit Pairs(const PairCall<T>& call)
-        : c(call), size(call.lengths * (call.lengths + 1) / 2), keys(call.right, call.nodes), first(call.nodes + 1) {
+        : c(call), size(call.size), keys(call.right, call.nodes), first(call.nodes + 1) {
         for (int64_t e = 0; e < c.left.count; ++e) ++first[c.left.start[e] + 1];
         for (int64_t i = 0; i < c.nodes; ++i) first[i + 1] += first[i];
         rows.resize(c.threads);
         for (int64_t a = 0; a < c.lengths; ++a)
             for (int64_t b = 0; b < c.lengths; ++b)
-                monomial.push_back(std::max(a, b) * (std::max(a, b) + 1) / 2 + std::min(a, b));
+                monomial.push_back(c.ordered ? a * c.lengths + b : std::max(a, b) * (std::max(a, b) + 1) / 2 + std::min(a, b));
     }
 
     void count() {
@@ -96,7 +99,7 @@ class Pairs {
     const Visitors<T> keys;
     std::vector<int64_t> first;  // walks of each query
     std::vector<Row> rows;       // of each thread
-    std::vector<int64_t> monomial;  // number of f_a f_b, for all lengths a and b
+    std::vector<int64_t> monomial;  // number of f_a f_b or f_a g_b, for all lengths a and b
 
     template <class F>
     void in_blocks(const F& run) {
@@ -256,7 +259,7 @@ int64_t walk_graph(const Call& call) {
 
 // -3 if a walk has nodes or lengths that do not exist.
 EXPORTED int64_t pair_table(const int64_t* block) {
-    return for_dtype(block, PAIR_ARRAYS, 1, LEFT + 3, [](const Call& call, auto zero) {
+    return for_dtype(block, PAIR_ARRAYS, 2, LEFT + 3, [](const Call& call, auto zero) {
         const PairCall<decltype(zero)> c{call};
         if (!within(c.left, c.nodes, c.lengths) || !within(c.right, c.nodes, c.lengths)) return -3;
         Pairs<decltype(zero)> pairs(c);
