@@ -23,6 +23,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from pyg_topomask.cache import building
+from pyg_topomask.ops.csr import check_edges
 
 HEADER = "graph.json"
 _FORMAT = 1
@@ -112,9 +113,11 @@ def save_graph(folder: str | Path, data: Data) -> DiskGraph:
     Raises:
         FileExistsError: If the folder exists.
         TypeError: If an array has a dtype that a folder cannot hold.
-        ValueError: If an attribute has the name of the edges' files, ``index`` or ``indptr``.
+        ValueError: If an attribute has the name of the edges' files, ``index`` or ``indptr``, or an edge names a node
+            that does not exist.
     """
     num_nodes = int(data.num_nodes or 0)
+    check_edges(data.edge_index, num_nodes, None)
     row, col = data.edge_index
     order = (row * num_nodes + col).argsort(stable=True)
     arrays = {"indptr": (pointers(row, num_nodes), "graph"), "index": (narrow(col[order], num_nodes), "graph")}

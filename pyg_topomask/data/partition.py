@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch_geometric.utils.sparse import ptr2index
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.data.disk import node_blocks
+from pyg_topomask.data.disk import node_blocks, pointers
 from pyg_topomask.data.source import GraphSource
 
 METHODS = ("auto", "metis", "stream")
@@ -18,7 +19,7 @@ def partition(source: GraphSource, num_parts: int, method: str = "auto", passes:
     """The part of each node, ``[N]``, int64.
 
     Args:
-        source: The graph, with each edge in both directions.
+        source: The graph. METIS gets each edge in both directions, also where the graph has only one.
         num_parts: Number of parts.
         method: ``"metis"`` needs the package pymetis and memory for several copies of the edges. ``"stream"`` reads the
             rows in order, some at a time. ``"auto"`` is METIS where it is installed, up to 20 million edges.
@@ -26,8 +27,8 @@ def partition(source: GraphSource, num_parts: int, method: str = "auto", passes:
 
     Raises:
         ImportError: If ``method`` is ``"metis"``, and pymetis is not installed.
-        ValueError: If ``num_parts`` is not between 1 and the number of nodes, ``passes`` is less than 1, or the method
-            does not exist.
+        ValueError: If ``num_parts`` is not between 1 and the number of nodes, ``passes`` is less than 1, the method
+            does not exist, or the rows name a node that does not.
     """
     num_parts, passes = check_integer("num_parts", num_parts, 1), check_integer("passes", passes, 1)
     if num_parts > source.num_nodes or method not in METHODS:
@@ -35,6 +36,7 @@ def partition(source: GraphSource, num_parts: int, method: str = "auto", passes:
             f"'num_parts' must be at most {source.num_nodes} (got {num_parts}), and 'method' one of {METHODS} "
             f"(got {method!r})"
         )
+    source.check_rows()
     if method != "stream":
         try:
             import pymetis
@@ -43,9 +45,19 @@ def partition(source: GraphSource, num_parts: int, method: str = "auto", passes:
                 raise ImportError("method='metis' needs the package pymetis; install it, or use 'stream'") from None
         else:
             if method == "metis" or source.index.numel() <= _LARGEST_FOR_METIS:
-                rows = pymetis.CSRAdjacency(source.indptr.numpy(), source.index.numpy())
+                rows = pymetis.CSRAdjacency(*(array.numpy() for array in _both_ways(source)))
                 return torch.tensor(pymetis.part_graph(num_parts, rows)[1])
     return _streamed(source, num_parts, passes)
+
+
+def _both_ways(source: GraphSource) -> tuple[Tensor, Tensor]:
+    """Rows with each edge as often as its reverse: METIS writes outside its arrays where one is missing."""
+    row, col = ptr2index(source.indptr), source.index.long()
+    there, back = (row * source.num_nodes + col).sort().values, (col * source.num_nodes + row).sort().values
+    if torch.equal(there, back):
+        return source.indptr, source.index
+    edges = torch.cat([there, back]).unique()
+    return pointers(edges // source.num_nodes, source.num_nodes), edges % source.num_nodes
 
 
 def _streamed(source: GraphSource, num_parts: int, passes: int) -> Tensor:

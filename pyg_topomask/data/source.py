@@ -12,6 +12,7 @@ from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.utils.sparse import ptr2index
 
 from pyg_topomask.data.disk import DiskGraph, pointers
+from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 from pyg_topomask.ops.segment import ragged_ranges
 
@@ -57,6 +58,8 @@ class GraphSource:
 
     Raises:
         TypeError: If ``graph`` is something else, has several types of edges, or is a store of unknown size.
+        ValueError: If an edge names a node that does not exist. Rows that are read where they are, are left unchecked;
+            `check_rows` reads them all.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -75,6 +78,7 @@ class GraphSource:
         if edges[0].layout != EdgeLayout.CSR:  # PyG would leave the order of a row to its sort
             col = ptr2index(col) if edges[0].layout == EdgeLayout.CSC else col
             size = int(graph.num_nodes or 0) if isinstance(graph, Data) else edges[0].size[0]
+            check_edges(torch.stack([row, col]), size, None)
             order = (row * size + col).argsort(stable=True)
             self.indptr, self.index = pointers(row, size), col[order]
             self._order = order if isinstance(graph, Data) else None
@@ -87,6 +91,13 @@ class GraphSource:
     def num_nodes(self) -> int:
         """Number of nodes ``N``."""
         return self.indptr.numel() - 1
+
+    def check_rows(self) -> None:
+        """Read all rows once, and refuse those that are not of a graph. Raises ValueError."""
+        ends = self.indptr[[0, -1]].tolist()
+        if ends != [0, self.index.numel()] or not bool((self.indptr[1:] >= self.indptr[:-1]).all()):
+            raise ValueError(f"the rows of the graph must ascend from edge 0 to {self.index.numel()}; make it again")
+        check_edges(self.index.view(1, -1).expand(2, -1), self.num_nodes, None, "index")
 
     def edges_from(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """The edges that leave nodes ``[n]``: the position in ``nodes`` and the place in `index` of each, ``[e]``."""

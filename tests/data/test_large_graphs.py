@@ -1,5 +1,6 @@
 """Graphs on disk and behind stores: each gives the parts of the `Data` that it holds."""
 
+import copy
 import json
 import pickle
 from multiprocessing.reduction import ForkingPickler
@@ -288,3 +289,41 @@ def test_partitions_that_cannot_be_are_refused(parts, method):
         partition(GraphSource(blocks_of_nodes()), parts, method)
     with pytest.raises(ValueError, match="'passes' must be"):
         partition(GraphSource(blocks_of_nodes()), 2, "stream", 0)
+
+
+@pytest.mark.parametrize("method", ["metis", "stream"])
+def test_edges_that_no_partition_can_read_are_refused(method, tmp_path):
+    """In a process of its own, METIS would die of them."""
+    for node in (-1, NODES):
+        data = graph_of()
+        data.edge_index[1, 7] = node
+        for read in (
+            GraphSource,
+            lambda data: save_graph(tmp_path / "g", data),
+            lambda data: GraphSource(stores_of(data)),
+        ):
+            with pytest.raises(ValueError, match=f"contains node {node}, but nodes are 0 to 59"):
+                read(data)
+    source = GraphSource(graph_of())
+    for array, place, wrong, message in (
+        ("index", 9, -1, "'index' contains node -1"),
+        ("index", 9, 60, "'index' contains node 60"),
+        ("indptr", 3, 2**40, "the rows of the graph must ascend from edge 0 to 200"),
+        ("indptr", -1, 100, "the rows of the graph must ascend"),
+    ):
+        changed = copy.copy(source)
+        setattr(changed, array, getattr(source, array).clone())
+        getattr(changed, array)[place] = wrong
+        with pytest.raises(ValueError, match=message):
+            partition(changed, 2, method)
+
+
+def test_metis_gets_both_directions_of_edges():
+    pytest.importorskip("pymetis", reason="pymetis is not installed")
+    data = blocks_of_nodes()
+    one_way = data.edge_index[:, data.edge_index[0] < data.edge_index[1]].unique(dim=1)
+    want = Data(edge_index=to_undirected(one_way), num_nodes=data.num_nodes)
+    found = partition(GraphSource(Data(edge_index=one_way, num_nodes=data.num_nodes)), 8, "metis")
+    assert torch.equal(found, partition(GraphSource(want), 8, "metis"))
+    star = Data(edge_index=torch.stack([torch.zeros(50).long(), torch.arange(50)]), num_nodes=300)
+    assert partition(GraphSource(star), 7, "metis").unique().numel() == 7
