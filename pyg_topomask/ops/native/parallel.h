@@ -60,7 +60,15 @@ struct OnCacheLines {
 template <class T>
 using Array = std::vector<T, OnCacheLines<T>>;
 
-// L numbers that are added and multiplied at once.
+#ifdef __AVX512F__
+constexpr int VECTOR_BYTES = 64;
+#elif defined(__AVX__)
+constexpr int VECTOR_BYTES = 32;
+#else
+constexpr int VECTOR_BYTES = 16;
+#endif
+
+// L numbers that are added and multiplied at once. If they are more than VECTOR_BYTES, sums do not stay in registers.
 template <class T, int BYTES>
 struct Vector {
     static constexpr int L = BYTES / sizeof(T);

@@ -6,13 +6,7 @@
 
 namespace {
 
-#ifdef __AVX512F__
-constexpr int VECTOR_BYTES = 64, ROWS = 8;
-#elif defined(__AVX__)
-constexpr int VECTOR_BYTES = 32, ROWS = 4;
-#else
-constexpr int VECTOR_BYTES = 16, ROWS = 4;
-#endif
+constexpr int ROWS = VECTOR_BYTES == 64 ? 8 : 4;
 constexpr int VECTORS = 2;  // of each of the ROWS rows of a tile
 
 template <class T>

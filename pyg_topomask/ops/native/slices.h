@@ -12,6 +12,7 @@
 namespace {
 
 constexpr int AT_ONCE = 3;  // values
+constexpr int FEW_BYTES = std::min(32, VECTOR_BYTES);  // of the rows of few features
 
 // What all functions of this kind begin with; what M consists of follows, and then the numbers from SUMS on.
 enum { Q, K, V, COEFFS, STRUCTURE };

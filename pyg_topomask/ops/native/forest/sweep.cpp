@@ -367,7 +367,7 @@ void attend(const Call& call) {
 EXPORTED int64_t hop_attention(const int64_t* block) {
     return for_dtype(block, ATTENTION_ARRAYS, 1, Q, [](const Call& call, auto zero) {
         using T = decltype(zero);
-        call.size(Q, 2) * sizeof(T) <= 32 ? attend<T, 32>(call) : attend<T, 64>(call);
+        call.size(Q, 2) * sizeof(T) <= FEW_BYTES ? attend<T, FEW_BYTES>(call) : attend<T, VECTOR_BYTES>(call);
     });
 }
 

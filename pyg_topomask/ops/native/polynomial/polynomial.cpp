@@ -44,8 +44,8 @@ void run(const Call& call) {
     const Matrix<T> forth(call, ROWPTR, a.nodes + 1), back(call, BACK_ROWPTR, a.nodes + 1);
     const int64_t parts = call.integer(1), size = call.size(COEFFS, 0) * call.size(COEFFS, 1);
     const auto product = [&](const auto& slice, auto... rest) { multiply(call, slice.x == a.k ? forth : back, slice, rest...); };
-    if (a.features * sizeof(T) <= 32) for_slices<32>(a, parts, size, 2 * a.nodes, product);
-    else for_slices<64>(a, parts, size, 2 * a.nodes, product);
+    if (a.features * sizeof(T) <= FEW_BYTES) for_slices<FEW_BYTES>(a, parts, size, 2 * a.nodes, product);
+    else for_slices<VECTOR_BYTES>(a, parts, size, 2 * a.nodes, product);
 }
 
 }  // namespace
