@@ -24,6 +24,14 @@ def begin(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def order() -> torch.Generator:
+    """A generator for the order of batches alone: rows of one seed see the same order, whatever their models draw.
+
+    It begins at the seed of `begin`. First weights are shared only by rows whose models have the same layers.
+    """
+    return torch.Generator().manual_seed(torch.initial_seed())
+
+
 def fit(
     model: Module,
     batches: Callable[[], Iterable[Batch]],
@@ -93,7 +101,8 @@ def fit_graphs(
         What `fit` does, and the error on the test part.
     """
     train, val, test = (
-        DataLoader(graphs, size, shuffle=name == "train", drop_last=name == "train") for name, graphs in parts.items()
+        DataLoader(graphs, size, shuffle=name == "train", drop_last=name == "train", generator=order())
+        for name, graphs in parts.items()
     )
 
     @torch.no_grad()

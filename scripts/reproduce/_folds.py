@@ -17,6 +17,7 @@ from _bench import described, machine, markdown, read_json, resumed
 from _fitting import mean_and_spread
 from _tables import (
     Report,
+    commit,
     finish,
     plot_curves,
     plot_runs,
@@ -325,9 +326,12 @@ class Comparison:
             if self.first is not None:
                 found["trained"] = epochs = equal_epochs(row, planned, report["rows"], self.first)
             found |= self.run(row, run, epochs, options.out) | {"epochs": planned, "machine": described(machine())}
+            begun = bool(row.get("test"))
             for name, value in found.items():
-                row.setdefault(name, []).append(value)
+                if name in row or not begun:  # what earlier runs did not record stays out
+                    row.setdefault(name, []).append(value)
             report["rows"][key] = row
+            report["commits"] = sorted({*report.get("commits", []), commit()})
             store(report, self.lines, options)
 
     def _planned(self, dataset: str, methods: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str]]]:

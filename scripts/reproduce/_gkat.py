@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from _bench import read_json
-from _fitting import begin, mean_and_spread, num_parameters
+from _fitting import begin, mean_and_spread, num_parameters, order
 from _folds import Comparison
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
@@ -223,7 +223,7 @@ def train_graphs(
     max_seconds: float | None = None,
 ) -> dict[str, Any]:
     """Train with Adam on training graphs; see `train_until_flat`. Collation is part of the training."""
-    loader = DataLoader(train, BATCH_SIZE, shuffle=True)
+    loader = DataLoader(train, BATCH_SIZE, shuffle=True, generator=order())
     checks = {"val": list(DataLoader(val, 4 * BATCH_SIZE)), "test": list(DataLoader(test, 4 * BATCH_SIZE))}
     warm = copy.deepcopy(model)  # a first call, so that the set-up of the process is not timed
     cross_entropy(warm(checks["val"][0]), checks["val"][0].y).backward()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _fitting import fit
+from _fitting import fit, order
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.functional import cross_entropy, unfold
@@ -101,10 +101,10 @@ def train_images(
         epoch (``"curve"``).
     """
     (images, classes), curve = pictures.parts["train"], list[float]()
-    steps = len(images) // BATCH
+    steps, generator = len(images) // BATCH, order()
 
     def batches() -> Iterator[Tensor]:
-        yield from torch.randperm(len(images))[: steps * BATCH].view(steps, BATCH)
+        yield from torch.randperm(len(images), generator=generator)[: steps * BATCH].view(steps, BATCH)
 
     def loss(rows: Tensor) -> Tensor:
         return cross_entropy(model(images[rows], grids), classes[rows])

@@ -4,6 +4,7 @@ import argparse
 import csv
 import math
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,12 @@ def read_options(made: argparse.ArgumentParser, arguments: Sequence[str] | None 
     except OSError as error:
         made.error(f"--out {options.out} cannot be written: {error}")
     return options
+
+
+def commit() -> str:
+    """The commit of the code; empty outside of a repository."""
+    command = ["git", "-C", str(CONFIGS), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def positive(text: str) -> int:

@@ -7,7 +7,8 @@ Work has two parts: walkers, which are drawn once, and multiply-adds of a produc
 every layer and step repeats. Two tables of 8 walkers per node and one table of 16 draw equally many walkers; two tables
 of 8 and one of 8 need equally many multiply-adds. The error is the root mean square over draws and entries, relative to
 that of the exact mask, on and off the diagonal. "pairs" is the number per node of non-zeros of the estimated mask. The
-symmetrised estimate is the mean of the independent one and its transpose, which takes two products in place of one.
+symmetrised estimate is the mean of the independent one and its transpose, which takes two products in place of one. The
+one-sided estimate is the sum over the visits of one walker of twice the length (Appendix D).
 
 The second table has the error by distance, of estimates of the same mask ((1 + W) / 2)^12 that take equally many
 steps of walkers: a product of 2 l factors with K = 6 / l hops each is that mask for every l.
@@ -36,7 +37,10 @@ from pyg_topomask.transforms import AddRandomWalks
 
 MAX_LENGTH = 4
 SCHEMES = ("iid", "antithetic", "repelling")
-ESTIMATES = (("independent", 8), ("symmetrised", 8), ("corrected", 16), ("shared", 16), ("corrected", 8), ("shared", 8))
+ESTIMATES = (
+    *(("independent", 8), ("symmetrised", 8), ("corrected", 16), ("shared", 16), ("corrected", 8), ("shared", 8)),
+    ("one-sided", 16),
+)
 """Estimates of the diagonal, and walkers from each node in each of their tables."""
 HOPS, STEPS = 12, 96
 """Longest walk of the mask ((1 + W) / 2)^HOPS, and steps of the walkers of a node in all tables."""
@@ -114,9 +118,11 @@ def errors_by_distance(data: Data, pairs: float, walk: dict[str, Any], draws: in
 
 def errors(data: Data, diagonal: str, scheme: str, draws: int, num_walks: int) -> dict[str, float]:
     """Relative error off and on the diagonal; multiply-adds and pairs per node."""
-    mask = GRFMask(max_length=MAX_LENGTH, diagonal="independent" if diagonal == "symmetrised" else diagonal)
-    transform = AddRandomWalks(num_walks, MAX_LENGTH, 0.5, scheme, diagonal=mask.diagonal, seed=0)
+    mask = GRFMask(max_length=MAX_LENGTH, diagonal=diagonal if diagonal in ("corrected", "shared") else "independent")
     step, f = normalized(data), mask.modulation.detach().double()
+    if diagonal == "one-sided":
+        mask = GRFMask(max_length=2 * MAX_LENGTH, symmetric=False, initial=np.convolve(f, f).tolist())
+    transform = AddRandomWalks(num_walks, mask.max_length, 0.5, scheme, diagonal=mask.diagonal, seed=0)
     features = sum(f[k] * torch.linalg.matrix_power(step, k) for k in range(MAX_LENGTH + 1))
     exact, eye = features @ features.t(), torch.eye(data.num_nodes, dtype=torch.bool)
     squares, pairs, products = torch.zeros(2), 0.0, 0.0
@@ -152,7 +158,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cells(row: Mapping[str, Any]) -> list[Any]:
-    first, tables = row["schemes"]["iid"], 1 if row["estimate"] in ("corrected", "shared") else 2
+    first, tables = row["schemes"]["iid"], 1 if row["estimate"] in ("corrected", "shared", "one-sided") else 2
     cells = [row["graph"], row["estimate"], f"{tables} × {row['walks']}"]
     cells += [f"{first[key]:.0f}" for key in ("multiply_adds", "pairs")]
     for part in ("off", "diagonal"):
