@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ ROWS_TOGETHER, _KEYS_TOGETHER = 2**20, 2**25
 class DiskGraph(FeatureStore, GraphStore):
     """A graph in a folder that `save_graph` or `save_edges` made, as a PyG feature store and graph store.
 
-    Opening reads the header only; arrays are mapped. A copy for another process is the folder's name.
+    Opening reads the header only; arrays are mapped, and `verify` reads them. A copy for another process is the name of
+    the folder.
 
     Args:
         folder: The folder.
@@ -54,6 +56,7 @@ class DiskGraph(FeatureStore, GraphStore):
         super().__init__()
         self.__dict__["folder"] = Path(folder).expanduser().resolve()
         header = _read_header(self.folder / HEADER)
+        self.__dict__["checksums"] = {name: array["crc32"] for name, array in header.items() if "crc32" in array}
         self.__dict__["of_edges"] = [name for name, array in header.items() if array["level"] == "edge"]
         self.__dict__["of_nodes"] = [name for name, array in header.items() if array["level"] == "node"]
         self.__dict__["arrays"] = {name: _mapped(self.folder / f"{name}.bin", array) for name, array in header.items()}
@@ -66,6 +69,19 @@ class DiskGraph(FeatureStore, GraphStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DiskGraph, (self.folder,)
+
+    def verify(self) -> None:
+        """Read all arrays once, and compare them with the checksums that were stored when they were written.
+
+        A folder of an earlier version has none for its arrays: `with_arrays` or a new folder adds them.
+
+        Raises:
+            ValueError: If an array has changed.
+        """
+        for name, wanted in self.checksums.items():
+            path = self.folder / f"{name}.bin"
+            if _checksum_of(path) != wanted:
+                raise ValueError(f"{path} is damaged: it has another checksum than when it was written; make it again")
 
     @property
     def num_nodes(self) -> int:
@@ -172,8 +188,8 @@ def save_edges(
                 num_edges += int(degree.sum())
         index_dtype = "int32" if num_nodes < 2**31 else "int64"
         header = {
-            "indptr": {"dtype": "int64", "shape": [num_nodes + 1], "level": "graph"},
-            "index": {"dtype": index_dtype, "shape": [num_edges], "level": "graph"},
+            name: {"dtype": dtype, "shape": [size], "level": "graph", "crc32": _checksum_of(temporary / f"{name}.bin")}
+            for name, dtype, size in (("indptr", "int64", num_nodes + 1), ("index", index_dtype, num_edges))
         }
         for name, value in (arrays or {}).items():
             header[name] = _write(temporary, name, value, "node")
@@ -300,7 +316,7 @@ def _write(folder: Path, name: str, value: Tensor | Iterable[Tensor], level: str
     if Path(name).name != name or (level != "graph" and name in ("indptr", "index")):
         raise ValueError(f"an array can't be called {name!r}: it names a file, and 'indptr' and 'index' hold the edges")
     pieces = [value] if isinstance(value, Tensor) else value
-    rows, kind = 0, None
+    rows, kind, checksum = 0, None, 0
     with (folder / f"{name}.bin").open("wb") as file:
         for piece in pieces:
             piece = piece.detach().cpu().contiguous()
@@ -311,10 +327,21 @@ def _write(folder: Path, name: str, value: Tensor | Iterable[Tensor], level: str
             if kind not in (None, (piece.dtype, piece.shape[1:])):
                 raise TypeError(f"'{name}' has pieces of {kind} and {(piece.dtype, piece.shape[1:])}")
             rows, kind = rows + piece.size(0), (piece.dtype, piece.shape[1:])
-            file.write(piece.reshape(-1).view(torch.uint8).numpy().tobytes() if piece.numel() else b"")
+            content = piece.reshape(-1).view(torch.uint8).numpy().tobytes() if piece.numel() else b""
+            file.write(content)
+            checksum = zlib.crc32(content, checksum)
     if kind is None:
         raise ValueError(f"'{name}' has no pieces")
-    return {"dtype": str(kind[0]).removeprefix("torch."), "shape": [rows, *kind[1]], "level": level}
+    dtype = str(kind[0]).removeprefix("torch.")
+    return {"dtype": dtype, "shape": [rows, *kind[1]], "level": level, "crc32": checksum}
+
+
+def _checksum_of(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while content := file.read(2**24):
+            checksum = zlib.crc32(content, checksum)
+    return checksum
 
 
 def _checksum(arrays: Mapping[str, Any]) -> str:
@@ -334,11 +361,17 @@ def _read_header(path: Path) -> dict[str, dict[str, Any]]:
         content = json.loads(path.read_text())
         arrays = content["arrays"]
         intact = content["format"] == _FORMAT and content["sha256"] == _checksum(arrays)
-    except (ValueError, KeyError, TypeError):
+        intact = intact and arrays.keys() >= {"indptr", "index"} and all(map(_is_described, arrays.values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         intact = False
     if not intact:
         raise ValueError(f"{path} is damaged, or of another version; make the folder again")
     return arrays
+
+
+def _is_described(array: Mapping[str, Any]) -> bool:
+    sizes = [isinstance(size, int) and size >= 0 for size in array["shape"]]
+    return array["dtype"] in _DTYPES and array["level"] in ("graph", "node", "edge") and bool(sizes) and all(sizes)
 
 
 def _mapped(path: Path, array: Mapping[str, Any]) -> Tensor:

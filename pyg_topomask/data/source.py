@@ -100,9 +100,15 @@ class GraphSource:
         check_edges(self.index.view(1, -1).expand(2, -1), self.num_nodes, None, "index")
 
     def edges_from(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """The edges that leave nodes ``[n]``: the position in ``nodes`` and the place in `index` of each, ``[e]``."""
-        begin = self.indptr[nodes]
-        return ragged_ranges(begin, self.indptr[nodes + 1] - begin)
+        """The edges that leave nodes ``[n]``: the position in ``nodes`` and the place in `index` of each, ``[e]``.
+
+        Raises:
+            ValueError: If a row begins or ends where there is no edge: the graph is damaged.
+        """
+        begin, end = self.indptr[nodes], self.indptr[nodes + 1]
+        if not bool(((begin >= 0) & (begin <= end) & (end <= self.index.numel())).all()):
+            raise ValueError(f"the rows of {self.graph} are damaged; make it again, or find the file by verify()")
+        return ragged_ranges(begin, end - begin)
 
     def draw_neighbors(self, nodes: Tensor, size: int, seed: int) -> Tensor:
         """At most ``size`` neighbours of each node, drawn without replacement by the seed; all of them, ascending."""

@@ -13,7 +13,7 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.utils import to_undirected
 
 from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges, save_graph
-from pyg_topomask.data.disk import pointers, with_arrays
+from pyg_topomask.data.disk import _write_header, pointers, with_arrays
 from pyg_topomask.data.partition import _best_parts, _within_capacity
 from pyg_topomask.data.source import mapped
 from pyg_topomask.loader import RandomPartitionLoader, WalkNeighborLoader
@@ -198,12 +198,27 @@ def damage_header(folder):
     (folder / "graph.json").write_text(json.dumps(content))
 
 
+def rewrite(folder, **changed):
+    """Arrays without one of their keys, or with another value, under a right checksum."""
+    arrays = json.loads((folder / "graph.json").read_text())["arrays"]
+    for name, values in changed.items():
+        arrays[name] = {key: value for key, value in (arrays[name] | values).items() if value is not None}
+    _write_header(folder, {name: array for name, array in arrays.items() if array})
+
+
+DESCRIBED = ("dtype", "shape", "level", "crc32")
 DAMAGES = {
     "header": (damage_header, ValueError, "damaged"),
     "no header": (lambda folder: (folder / "graph.json").unlink(), FileNotFoundError, "save_graph"),
     "text": (lambda folder: (folder / "graph.json").write_text("[]"), ValueError, "damaged"),
     "short": (lambda folder: (folder / "x.bin").write_bytes(b"1234"), ValueError, "4 bytes instead of 720"),
     "zeros": (lambda folder: (folder / "indptr.bin").write_bytes(bytes(488)), ValueError, "from edge 0 to 0 instead"),
+    "no level": (lambda folder: rewrite(folder, x={"level": None}), ValueError, "damaged"),
+    "no index": (lambda folder: rewrite(folder, index=dict.fromkeys(DESCRIBED)), ValueError, "damaged"),
+    "dtype": (lambda folder: rewrite(folder, x={"dtype": "object"}), ValueError, "damaged"),
+    "negative": (lambda folder: rewrite(folder, x={"shape": [-60, -3]}), ValueError, "damaged"),
+    "petabytes": (lambda folder: rewrite(folder, x={"shape": [2**60, 3]}), ValueError, "720 bytes instead of"),
+    "nested": (lambda folder: (folder / "graph.json").write_text("[" * 10**5), ValueError, "damaged"),
     "missing": (lambda folder: (folder / "index.bin").unlink(), FileNotFoundError, "index.bin is missing"),
 }
 
@@ -215,6 +230,26 @@ def test_damaged_folders_are_refused(kind, tmp_path):
     change(folder)
     with pytest.raises(error, match=message):
         DiskGraph(folder)
+
+
+@pytest.mark.parametrize("make", [save_graph, lambda folder, data: save_edges(folder, [data.edge_index], NODES)])
+def test_a_flipped_bit_is_found_and_asks_for_no_memory(make, tmp_path):
+    with_arrays(tmp_path / "g", make(tmp_path / "first", graph_of()), {"y": torch.zeros(NODES)})
+    graph = DiskGraph(tmp_path / "g")
+    graph.verify()
+    for name in graph.arrays:
+        path = graph.folder / f"{name}.bin"
+        whole = path.read_bytes()
+        path.unlink()  # it is linked from the first folder
+        path.write_bytes(whole[:15] + bytes([whole[15] ^ 0x40]) + whole[16:])
+        with pytest.raises(ValueError, match=f"{name}.bin is damaged: it has another checksum"):
+            DiskGraph(graph.folder).verify()
+        if name == "indptr":
+            with pytest.raises(ValueError, match=r"the rows of .* are damaged"):
+                GraphSource(DiskGraph(graph.folder)).subgraph(torch.arange(NODES))
+        path.write_bytes(whole)
+    rewrite(graph.folder, **{name: {"crc32": None} for name in graph.arrays})  # as earlier versions wrote it
+    DiskGraph(graph.folder).verify()
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,17 @@ def test_clusters_are_those_of_the_folder(tmp_path, monkeypatch):
     assert torch.equal(torch.cat(served[:3]).sort().values, torch.arange(NODES))
 
 
+def test_a_run_finds_damage_before_it_trains(tmp_path):
+    disk = save_graph(tmp_path / "disk", graph())
+    for name, message in (("x", "x.bin is damaged"), ("index", "index.bin is damaged")):
+        path = disk.folder / f"{name}.bin"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:80] + bytes([whole[80] ^ 0x40]) + whole[81:])
+        with pytest.raises(RunError, match=message):
+            run_config(config(disk.folder), tmp_path / "out")
+        path.write_bytes(whole)
+
+
 REFUSED = {
     "train.sampler": ["train.sampler=full_batch", "val.sampler=full_batch"],
     "val.sampler": ["val.sampler=full_batch"],

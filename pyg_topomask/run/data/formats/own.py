@@ -10,7 +10,7 @@ from typing import Any
 from torch_geometric.data import Data, InMemoryDataset
 
 from pyg_topomask.data.disk import HEADER, DiskGraph
-from pyg_topomask.data.source import mapped
+from pyg_topomask.data.source import GraphSource, mapped
 from pyg_topomask.datasets.registry import REGISTERED
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, joined, reading
@@ -49,8 +49,10 @@ def files(data: DatasetConfig, task: Task) -> LoadedDataset:
 
 
 def _on_disk(path: Path) -> Data:
-    """A graph on disk, whose edges and features stay there."""
+    """A graph on disk, whose edges and features stay there. All of it is read once, to find damage before training."""
     graph, needed = DiskGraph(path), ("x", "y", *(f"{part}_mask" for part in PARTS))
+    graph.verify()
+    GraphSource(graph).check_rows()
     given = {name: str(graph.arrays[name].dtype).removeprefix("torch.") for name in (*graph.of_nodes, *graph.of_edges)}
     floats = {given.get("x"), given.get("edge_attr", "float32")}
     if floats != {"float32"} or not given.keys() >= {*needed}:
