@@ -31,6 +31,7 @@ STYLE: dict[str, Any] = {"cmap": SEQUENTIAL, "norm": PowerNorm(0.5, 0, 1)}
 SETTINGS: dict[str, dict[str, Any]] = {
     "Masked": {"mask": HeatMask(time=2.0)},
     "KMIP": {"k": 4},
+    "Primal": {"num_samples": 8, "rank": 8},
     "Primphormer": {"num_virtual": 8, "rank": 8},
     "BigBird": {"num_random": 1},
     "SAN": {"gamma": 0.1},

@@ -7,7 +7,6 @@ affects all methods. The batch has real graphs for Peptides-func, and random gra
 other data sets. The paper measured on a GPU, so only ratios to the Transformer can be compared; the table shows them.
 ogbn-products, which the paper cuts into ten random parts, is left out, because the Transformer runs out of memory on
 it; the part "large" of scripts/bench/attention.py is similar. The same command continues an interrupted one.
-Primal-Attention, which the package had until these figures were published, is not measured again.
 
 Run: python scripts/reproduce/primphormer_efficiency.py [--quick | --results docs/results]
 """
@@ -32,7 +31,6 @@ PUBLISHED = {
     "Primphormer": ((32.6, 61.9, 25.3, 7.7), (2.74, 2.86, 4.72, 3.41)),
 }
 """Method -> seconds per epoch and peak GB on each of DATASETS; "none" is the stack without attention."""
-METHODS = [name for name in PUBLISHED if name != "Primal"]
 
 
 def measured(path: Path, rounds: int, repeats: int, datasets: list[str]) -> dict[str, Any]:
@@ -41,7 +39,7 @@ def measured(path: Path, rounds: int, repeats: int, datasets: list[str]) -> dict
     for dataset in datasets:
         rows = report["rows"].setdefault(dataset, {})
         for number in range(rounds):
-            for method in METHODS:
+            for method in PUBLISHED:
                 if len(rows.setdefault(method, [])) <= number:
                     rows[method].append(in_fresh_process(measure, dataset, method, repeats, "GatedGCN"))
                     save_json(path, report)

@@ -56,13 +56,13 @@ def test_methods_take_turns_and_an_interrupted_measurement_continues(scripts, mo
             monkeypatch.setattr(script, "in_fresh_process", measured_after)
             raise KeyboardInterrupt
         calls.append(method)
-        return {"epoch_s": 10.0 ** (len(calls) // len(script.METHODS)), "step_mib": 500.0}
+        return {"epoch_s": 10.0 ** (len(calls) // len(script.PUBLISHED)), "step_mib": 500.0}
 
     def measured_after(_, dataset, method, *rest):
         calls.append(method)
         return {"epoch_s": 30.0, "step_mib": 500.0}
 
-    path, methods = tmp_path / "report.json", script.METHODS
+    path, methods = tmp_path / "report.json", list(script.PUBLISHED)
     monkeypatch.setattr(script, "in_fresh_process", measured)
     with pytest.raises(KeyboardInterrupt):
         script.measured(path, 3, 9, ["CIFAR10"])

@@ -11,6 +11,7 @@ from pyg_topomask.nn.attention.grf import GRFAttention
 from pyg_topomask.nn.attention.kmip import KMIPAttention
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.attention.performer import PerformerAttention
+from pyg_topomask.nn.attention.primal import PrimalAttention
 from pyg_topomask.nn.attention.primphormer import PrimphormerAttention
 from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
 from pyg_topomask.nn.attention.san import SANAttention
@@ -24,6 +25,7 @@ ATTENTION: dict[str, type[Attention]] = {
     "Linear": MaskedAttention,
     "Masked": MaskedAttention,
     "Performer": PerformerAttention,
+    "Primal": PrimalAttention,
     "Primphormer": PrimphormerAttention,
     "SAN": SANAttention,
     "Transformer": FullAttention,
@@ -45,6 +47,7 @@ __all__ = [
     "KMIPAttention",
     "MaskedAttention",
     "PerformerAttention",
+    "PrimalAttention",
     "PrimphormerAttention",
     "SANAttention",
     "check_input",

@@ -17,11 +17,72 @@ from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.dropout import has_hooks
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.primal import primal_map, primal_scores, sums_of_squares
+from pyg_topomask.ops.primal import map_scores, primal_map, primal_scores, sums_of_squares
 from pyg_topomask.ops.segment import segment_mean, segments
 
 
-class PrimphormerAttention(Attention):
+class PrimalBase(Attention):
+    """Queries and keys of unit length, the objective ``J``, and the map from scores to the output.
+
+    A subclass has parameters ``weight_e`` and ``weight_r`` of equal shape, and computes the scores.
+    """
+
+    adds_loss: ClassVar[bool] = True
+    weight_e: Parameter
+    weight_r: Parameter
+
+    def __init__(self, channels: int, heads: int, rank: int, dropout: float, bias: bool) -> None:
+        super().__init__(channels, heads)
+        self.rank = check_integer("rank", rank, 1)
+        check_dropout(dropout)
+        self.dropout = dropout
+        self.qk = Linear(self.channels, 2 * self.channels, bias=bias)
+        self.sqrt_lambda = Parameter(torch.empty(self.heads, self.rank))
+        self.out = Linear(2 * self.rank, self.channels // self.heads, bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Initialise all parameters again: orthogonal W_e and W_r, the square roots of Λ uniform in [0, 1)."""
+        super().reset_parameters()
+        uniform_(self.sqrt_lambda)
+        for matrix in (self.weight_e, self.weight_r):
+            orthogonal_(matrix)
+
+    def _split(self, projected: Tensor) -> Tensor:
+        """Queries of all heads, then keys, ``[N, 2 H, D]``."""
+        return at_least_float32(projected)[0].unflatten(1, (2 * self.heads, -1))
+
+    @property
+    def _out_is_called(self) -> bool:
+        """Whether ``out`` was replaced or has hooks: then it must be called, and its weight not be read."""
+        return type(self.out) is not Linear or has_hooks(self.out)
+
+    def _out_weight(self) -> Tensor:
+        """The maps of the scores of queries and of keys to the output, ``[2, s, D]``."""
+        (weight,) = at_least_float32(self.out.weight)
+        return weight.view(-1, 2, self.rank).permute(1, 2, 0)
+
+    def _map_scores(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The output of each head without its bias, ``[N, H, D]``, and the sums of squares of scores ``[2 H, N, s]``."""
+        if not self._out_is_called:
+            return map_scores(scores, self._out_weight(), lambda z: dropout(z, self.dropout, self.training))
+        dropped = dropout(scores, self.dropout, self.training)
+        both = dropped.unflatten(0, (2, self.heads)).permute(2, 1, 0, 3).flatten(2)  # [N, H, 2 s]
+        (out,) = at_least_float32(self.out(both.to(_dtype_of(self.out, both))))
+        return out, sums_of_squares(scores)
+
+    def _finish(self, out: Tensor, squares: Tensor, dtype: torch.dtype) -> Tensor:
+        """Set ``auxiliary_loss`` by the scores' sums of squares ``[2 H, s]``, and return the output, ``[N, C]``."""
+        sqrt_lambda, weight_e, weight_r = at_least_float32(self.sqrt_lambda, self.weight_e, self.weight_r)
+        squares = squares.view(2, self.heads, self.rank).sum(dim=0) / max(out.size(0), 1)
+        energy = (squares * sqrt_lambda.square()).sum() / 2
+        if not is_exporting():  # programs change no attributes
+            self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
+        if not self._out_is_called and self.out.bias is not None:
+            out = out + self.out.bias
+        return out.reshape(-1, self.channels).to(dtype)
+
+
+class PrimphormerAttention(PrimalBase):
     r"""Linear-time attention by graph-dependent projections, with the auxiliary loss of the primal objective.
 
     For each head, with queries :math:`\phi_q` and keys :math:`\phi_k` of unit length:
@@ -88,7 +149,6 @@ class PrimphormerAttention(Attention):
         examples=({"num_virtual": 5, "rank": 3},),
     )
     config_keys = keys_of("heads", "num_virtual", "rank", "dropout")
-    adds_loss: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -99,14 +159,9 @@ class PrimphormerAttention(Attention):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
-        super().__init__(channels, heads)
-        channels, heads = self.channels, self.heads
-        rank, num_virtual = check_integer("rank", rank, 1), check_integer("num_virtual", num_virtual, 1)
-        check_dropout(dropout)
-        self.rank, self.num_virtual, self.dropout = rank, num_virtual, dropout
-        self.qk = Linear(channels, 2 * channels, bias=bias)
-        self.sqrt_lambda = Parameter(torch.empty(heads, rank))
-        self.out = Linear(2 * rank, channels // heads, bias=bias)
+        super().__init__(channels, heads, rank, dropout, bias)
+        num_virtual = check_integer("num_virtual", num_virtual, 1)
+        self.num_virtual = num_virtual
         self.projection = Parameter(torch.empty(rank, num_virtual))
         self.virtual = Linear(channels, rank, bias=bias)
         self.weight_e = Parameter(torch.empty(num_virtual, channels))
@@ -116,9 +171,7 @@ class PrimphormerAttention(Attention):
     def reset_parameters(self) -> None:
         """Initialise all parameters again: orthogonal F, W_e and W_r, the square roots of Λ uniform in [0, 1)."""
         super().reset_parameters()
-        uniform_(self.sqrt_lambda)
-        for matrix in (self.weight_e, self.weight_r, self.projection):
-            orthogonal_(matrix)
+        orthogonal_(self.projection)
 
     def tie(self, first: Module) -> None:
         """Share the matrix F of ``first``, the attention of an earlier layer. `GPSStack` calls this."""
@@ -144,7 +197,7 @@ class PrimphormerAttention(Attention):
             state = carry
         projected = self.qk(x)
         with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
-            qk = at_least_float32(projected)[0].unflatten(1, (2 * self.heads, -1))  # queries of all heads, then keys
+            qk = self._split(projected)
             mean = segment_mean(at_least_float32(x)[0], batch, state.size(0))
             state = state + self.virtual(mean.to(_dtype_of(self.virtual, mean)))
             weight, projection = at_least_float32(torch.stack([self.weight_e, self.weight_r]), self.projection)
@@ -152,31 +205,13 @@ class PrimphormerAttention(Attention):
             update = state.expand(x.size(0), -1) if batch is None else state.index_select(0, batch)  # [N, s]
             # One matrix for F W φ and 1ᵀ W φ.
             weight = torch.cat([weight @ projection.t(), weight.sum(dim=2, keepdim=True)], dim=2)
-            out, squares = self._map(qk, update.to(qk.dtype), weight)
-            self._set_loss(squares, max(x.size(0), 1))
-            out = out.reshape(-1, self.channels).to(projected.dtype)
+            update = update.to(qk.dtype)
+            if self._out_is_called:
+                mapped = self._map_scores(primal_scores(qk, update, weight))
+            else:
+                mapped = primal_map(qk, update, weight, self._out_weight(), self.dropout, self.training)
+            out = self._finish(*mapped, projected.dtype)
         return out if carry is None else (out, state)
-
-    def _map(self, qk: Tensor, update: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The output of each head, ``[N, H, D]``, and the scores' sums of squares ``[2 H, s]``."""
-        if type(self.out) is not Linear or has_hooks(self.out):  # it must be called, and its weight not be read
-            scores = primal_scores(qk, update, weight)
-            dropped = dropout(scores, self.dropout, self.training)
-            both = dropped.unflatten(0, (2, self.heads)).permute(2, 1, 0, 3).flatten(2)  # [N, H, 2 s]
-            (out,) = at_least_float32(self.out(both.to(_dtype_of(self.out, both))))
-            return out, sums_of_squares(scores)
-        (out_weight,) = at_least_float32(self.out.weight)
-        out_weight = out_weight.view(-1, 2, self.rank).permute(1, 2, 0)
-        out, squares = primal_map(qk, update, weight, out_weight, self.dropout, self.training)
-        return out if self.out.bias is None else out + self.out.bias, squares
-
-    def _set_loss(self, squares: Tensor, num_nodes: int) -> None:
-        """Set ``auxiliary_loss`` by the scores' sums of squares ``[2 H, s]`` over the nodes."""
-        sqrt_lambda, weight_e, weight_r = at_least_float32(self.sqrt_lambda, self.weight_e, self.weight_r)
-        squares = squares.view(2, self.heads, self.rank).sum(dim=0) / num_nodes
-        energy = (squares * sqrt_lambda.square()).sum() / 2
-        if not is_exporting():  # programs change no attributes
-            self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
 
 
 def _dtype_of(module: Module, x: Tensor) -> torch.dtype:

@@ -92,10 +92,12 @@ class TopomaskConfig(Section):
     parameter."""
     num_virtual: Width = 30
     """Number of virtual nodes that summarise a graph (Primphormer)."""
+    num_samples: Width = 200
+    """Number of nodes sampled from each graph (Primal)."""
     rank: Width = 30
-    """Rank of the primal projections (Primphormer)."""
+    """Rank of the primal projections (Primphormer; Primal, where the default is 20)."""
     eta: Annotated[float, Field(ge=0), ReadIf("auxiliary_loss")] = 0.1
-    """Weight of the auxiliary loss, which trains the projections (Primphormer)."""
+    """Weight of the auxiliary loss, which trains the projections (Primphormer, Primal)."""
     feed_forward: Annotated[bool, ReadIf("always")] = True
     """Whether a layer ends with a feed-forward part."""
     pre_norm: Annotated[bool, ReadIf("always")] = False

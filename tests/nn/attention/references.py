@@ -8,6 +8,7 @@ from pyg_topomask.nn import (
     ATTENTION,
     ExphormerAttention,
     MaskedAttention,
+    PrimalAttention,
     PrimphormerAttention,
     SANAttention,
 )
@@ -135,10 +136,31 @@ def primphormer(attn, x, batch, carry):
     return torch.cat(outs, dim=1), carry, objective.square()
 
 
+def primal(attn, x, batch, carry):
+    """Output and J², with f(X) formed for each node's graph from nodes at evenly spaced positions."""
+    width, rows, objective = attn.channels // attn.heads, [], 0
+    for i, graph in enumerate(batch.batch.tolist()):
+        first, last = int(batch.ptr[graph]), int(batch.ptr[graph + 1]) - 1
+        f_x = x[torch.linspace(first, last, attn.num_samples, dtype=torch.float64).add(1e-9).long()]  # [samples, C]
+        heads = []
+        for h in range(attn.heads):
+            part = slice(h * width, (h + 1) * width)
+            q, k = (y[part] / y[part].norm() for y in attn.qk(x[i]).split(attn.channels))
+            e = (f_x[:, part].t() @ attn.weight_e[h]).t() @ q
+            r = (f_x[:, part].t() @ attn.weight_r[h]).t() @ k
+            heads.append(attn.out(torch.cat([e, r])))
+            energy = ((e.square() + r.square()) @ attn.sqrt_lambda[h].square()) / (2 * len(x))
+            objective = objective + energy / attn.heads
+        rows.append(torch.cat(heads))
+    trace = sum(torch.trace(e.t() @ r) for e, r in zip(attn.weight_e, attn.weight_r)) / attn.heads
+    return torch.stack(rows), (objective - trace).square()
+
+
 DEFINITIONS = {
     **dict.fromkeys(("BigBird", "GKAT", "GRF", "Linear", "Masked", "Performer", "Transformer"), masked),
     "Exphormer": exphormer,
     "KMIP": kmip,
+    "Primal": primal,
     "Primphormer": primphormer,
     "SAN": san,
 }
@@ -150,6 +172,7 @@ VARIANTS = {
     "Exphormer, edge features": partial(ExphormerAttention, edge_dim=3),
     "Exphormer, edge features alone": partial(ExphormerAttention, edge_dim=3, expander=False),
     "Linear, exponential": partial(MaskedAttention, kernel="exp"),
+    "Primal, more samples than nodes": partial(PrimalAttention, num_samples=7, rank=2, bias=False),
     "Primphormer, no bias": partial(PrimphormerAttention, num_virtual=2, rank=4, bias=False),
     "SAN, edge features": partial(SANAttention, gamma=0.2, edge_dim=3, bias=True),
     "SAN, tiny gamma": partial(SANAttention, gamma=1e-6, edge_dim=3),

@@ -66,7 +66,7 @@ def test_which_attentions_have_optional_parts():
     assert having("initial_carry") == {"Exphormer", "Primphormer"}
     assert having("tie") == {"SAN", "Primphormer"}
     assert having("edge_attention") == {"GKAT"}
-    assert {name for name, cls in ATTENTION.items() if cls.adds_loss} == {"Primphormer"}
+    assert {name for name, cls in ATTENTION.items() if cls.adds_loss} == {"Primal", "Primphormer"}
 
 
 def accepting(argument):

@@ -25,7 +25,7 @@ def _explain(model, data, algorithm, **given):
     return explainer(data.x, data.edge_index, **{"graph": data, **given}).edge_mask
 
 
-@pytest.mark.parametrize("name", [name for name in ATTENTION if name != "Primphormer"])
+@pytest.mark.parametrize("name", [name for name, cls in ATTENTION.items() if not cls.adds_loss])
 def test_the_attention_explainer_shows_the_weights_of_edges(name):
     model, data = _model(lambda layer: ATTENTION[name](8, heads=2))
     found = []

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch_geometric.utils import to_dense_batch
 
-from pyg_topomask.nn import PrimphormerAttention
+from pyg_topomask.nn import PrimalAttention, PrimphormerAttention
 from pyg_topomask.testing import AttentionCase
 
 
@@ -13,7 +13,7 @@ class WeightsCase(AttentionCase):
         self.channels, seen = 16, []  # more channels of a head than nodes of a graph, so that the values tell all apart
         attn, batch, x = self._case()
         out, size = attn(x, batch.batch, batch), batch.num_nodes
-        if isinstance(attn, PrimphormerAttention):
+        if isinstance(attn, PrimalAttention | PrimphormerAttention):
             with pytest.raises(NotImplementedError, match=f"{type(attn).__name__} forms no weights of pairs"):
                 attn(x, batch.batch, batch, return_attention_weights=True)
             return

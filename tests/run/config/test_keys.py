@@ -100,6 +100,7 @@ OURS = [
     ("topomask.mask_heat.tol=0.1", "None+GRF", None),
     ("topomask.spanning_tree=minimum", "None+Masked", None),
     ("topomask.eta=0.5", "None+GRF", "None+Primphormer"),
+    ("topomask.num_samples=9", "None+Primphormer", "None+Primal"),
     ("topomask.transition=attention", "None+GRF", None),
 ]
 
