@@ -226,6 +226,7 @@ class Comparison:
         first: If given, all methods have a second row, trained for as many epochs as take the time of this method.
         absent: Whether a data set has no row of a method.
         optional: Data sets and methods that are run on request alone.
+        most: Largest number of runs.
     """
 
     doc: str | None
@@ -244,6 +245,7 @@ class Comparison:
     first: str | None = None
     absent: Callable[[str, str], bool] = lambda dataset, method: False
     optional: Collection[str] = ()
+    most: int = 10
 
     def lines(self, report: Report) -> Iterator[str]:
         """The table, and how the runs were made."""
@@ -298,7 +300,9 @@ class Comparison:
         for option, names in (("--datasets", list(self.epochs)), ("--methods", list(self.methods))):
             default = [name for name in names if name not in self.optional]
             parser.add_argument(option, nargs="+", choices=names, default=default)
-        parser.add_argument("--runs", type=int, choices=range(1, 11), default=self.runs, help="folds or seeds")
+        parser.add_argument(
+            "--runs", type=int, choices=range(1, 1 + self.most), default=self.runs, help="folds or seeds"
+        )
         parser.add_argument("--epochs", type=positive, help="epochs of each run, instead of those of the data set")
         options = read_options(parser, arguments)
         if options.quick:
