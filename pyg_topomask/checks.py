@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
 from operator import index
 
 import torch
@@ -44,6 +45,15 @@ def check_choice(name: str, value: str | None, choices: Collection[str | None]) 
     """Refuse a setting that is not one of ``choices``. Raises ValueError."""
     if value not in choices:
         raise ValueError(f"'{name}' must be one of {', '.join(map(str, choices))} (got {value!r})")
+
+
+def check_names(taker: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse names of arguments that ``taker`` does not take, and suggest the nearest one. Raises TypeError."""
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            takes = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'no such arguments'}"
+            raise TypeError(f"{taker} takes no {name!r}: {takes}")
 
 
 def check_floating(name: str, value: Tensor) -> None:

@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch_geometric.data import Data
+from torch_geometric.explain.algorithm.utils import clear_masks
 from torch_geometric.nn import MessagePassing
 
 from pyg_topomask.nn.graph_attributes import EDGE_MASK, with_attributes
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def ending_explanations(call: Call) -> Call:
+    """Let an error in a module's ``__call__`` remove what an explainer of PyG has set, which would stay otherwise."""
+
+    @wraps(call)
+    def ending(self: Module, *inputs: Any, **more: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return call(self, *inputs, **more)
+        try:
+            return call(self, *inputs, **more)
+        except Exception:
+            clear_masks(self)
+            for part in self.modules():
+                hooks = getattr(part, "_message_forward_hooks", {})
+                for number in [n for n, hook in hooks.items() if hook.__module__.startswith("torch_geometric.explain")]:
+                    del hooks[number]
+            raise
+
+    return cast(Call, ending)
+
+
+class Explained(Module):
+    """A module in which an error ends an explanation."""
+
+    @ending_explanations
+    def __call__(self, *inputs: Any, **more: Any) -> Any:
+        """Call `forward`."""
+        return super().__call__(*inputs, **more)
 
 
 class EdgeProbe(MessagePassing):

@@ -14,7 +14,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn.attention import PerformerAttention
 
 from pyg_topomask.nn.attention.base import Attention
-from pyg_topomask.nn.graph_attributes import graph_of
+from pyg_topomask.nn.edge_probe import Explained
+from pyg_topomask.nn.graph_attributes import graph_of, weight_of_edges, with_weight
 from pyg_topomask.nn.named import as_attention
 from pyg_topomask.nn.norm import accepts, apply_norm
 from pyg_topomask.nn.reset import reset
@@ -24,7 +25,7 @@ _OWN = {"multihead": MultiheadAttention, "performer": PerformerAttention}
 """Attentions that stay PyG's own; its ``GPSConv.forward`` calls no others."""
 
 
-class GPSConv(torch_geometric.nn.GPSConv):
+class GPSConv(Explained, torch_geometric.nn.GPSConv):
     """:class:`torch_geometric.nn.GPSConv` with any attention of this package.
 
     Its arguments come in PyG's order and its parameters have PyG's names, so it takes the place of PyG's class in a
@@ -69,8 +70,8 @@ class GPSConv(torch_geometric.nn.GPSConv):
         settings = (dropout, act, act_kwargs, norm, norm_kwargs, own or "multihead", attn_kwargs if own else None)
         super().__init__(channels, conv, heads, *settings)
         self.transform = transform
-        if self.norm1 is not None:
-            accepts(self.norm1, "batch")  # now, because torch.compile cannot read signatures
+        for part in filter(None, (self.norm1, self.conv)):
+            accepts(part, "batch")  # now, because torch.compile cannot read signatures
         if own is None:
             self.attn = as_attention(attn_type, channels, heads, attn_kwargs, name="attn_type")
             self.attn_type = attn_type if isinstance(attn_type, str) else type(attn_type).__name__
@@ -96,15 +97,17 @@ class GPSConv(torch_geometric.nn.GPSConv):
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with the attributes `requires`. If :obj:`None`, it is made of the other
                 arguments, and ``transform`` is applied to it.
-            **kwargs: Further arguments of the convolution, such as ``edge_attr``. Masks read edge weights
-                from ``graph``.
+            **kwargs: Further arguments of the convolution, such as ``edge_attr``. ``edge_weight`` is that of ``graph``
+                by default. Without ``graph``, masks read ``edge_weight`` and ``edge_type``, too.
         """
+        if self.conv is not None and "edge_weight" not in kwargs:
+            kwargs = with_weight(self.conv, kwargs, weight_of_edges(graph, edge_index, x.dtype))
         if batch is None and graph is not None:
             batch = graph.get("batch")
         if isinstance(self.attn, tuple(_OWN.values())):
             return super().forward(x, edge_index, batch, **kwargs)
         if graph is None and (self.transform is not None or not self.requires):
-            graph = graph_of(edge_index, x.size(0), batch, self.transform)
+            graph = graph_of(edge_index, x.size(0), batch, self.transform, kwargs)
         out = self._branch(self.attn(x, batch, graph), x, self.norm2, batch)
         if self.conv is not None:
             out = self._branch(self.conv(x, edge_index, **kwargs), x, self.norm1, batch) + out

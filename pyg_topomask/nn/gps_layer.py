@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import signature
 from itertools import zip_longest
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import warn_once
+from pyg_topomask.checks import check_names, warn_once
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.dropout import Dropout
-from pyg_topomask.nn.graph_attributes import graph_of, one_line, requirements_of
+from pyg_topomask.nn.edge_probe import Explained
+from pyg_topomask.nn.graph_attributes import graph_of, one_line, requirements_of, weight_of_edges, with_weight
 from pyg_topomask.nn.named import as_attention, as_conv
 from pyg_topomask.nn.norm import accepts, apply_norm, build_act, build_norm
 from pyg_topomask.nn.reset import Resettable
@@ -24,7 +26,7 @@ Part = Module | str
 """A branch, or its name."""
 
 
-class GPSLayer(Resettable):
+class GPSLayer(Explained, Resettable):
     r"""One GraphGPS layer with any PyG convolution and any attention of this package.
 
     .. math::
@@ -154,15 +156,24 @@ class GPSLayer(Resettable):
             graph: The ``Data`` or ``Batch`` with the attributes `requires`. If nothing is required, it may be left out.
             carry: The carry that the previous layer returned, for attentions that have one. The first layer takes
                 `initial_carry`. Without it, attention starts from its initial carry, with a warning.
-            **conv_kwargs: Further arguments of the convolution, such as ``edge_attr``.
+            **conv_kwargs: Further arguments of the convolutions, such as ``edge_attr``; each gets those it accepts.
+                ``edge_weight`` is the graph's own by default; a convolution that does not accept it is named once, in
+                a warning.
 
         Returns:
             ``x``, or ``(x, edge_attr)`` if the convolution updates edges. With a carry, ``(that, carry)``.
+
+        Raises:
+            TypeError: If no convolution accepts an argument.
+            ValueError: If the graph has not one weight for each edge.
         """
+        check_conv_kwargs(self.convs, conv_kwargs)
+        if "edge_weight" not in conv_kwargs:
+            conv_kwargs["edge_weight"] = weight_of_edges(graph, edge_index, x.dtype)
         if batch is None and graph is not None:
             batch = graph.get("batch")
         if graph is None and self.attentions and not self.requires:
-            graph = graph_of(edge_index, x.size(0), batch, None)
+            graph = graph_of(edge_index, x.size(0), batch, None, conv_kwargs)
         local, edges = self._local(x, edge_index, batch, conv_kwargs)
         distant, next_carries = self._global(x, batch, graph, carry)
         branches = local + distant
@@ -182,10 +193,10 @@ class GPSLayer(Resettable):
         """The branches of the convolutions, and the edge features that one of them updated, if any."""
         branches: list[Tensor] = []
         edges: list[Tensor] = []
+        weight = conv_kwargs.pop("edge_weight")
         for conv, norm in zip_longest(self.convs, _listed(self.norm_conv)):
             known = {name: value for name, value in conv_kwargs.items() if accepts(conv, name)}
-            given = known if isinstance(self.conv, ModuleList) else conv_kwargs
-            local = conv(self._branch_input(norm, x, batch), edge_index, **given)
+            local = conv(self._branch_input(norm, x, batch), edge_index, **with_weight(conv, known, weight))
             if isinstance(local, tuple):
                 local, *edges = local
             if _has_residual(conv):
@@ -233,6 +244,17 @@ class _FeedForward(ModuleList):
         return last(second(dropout.after(act, first(x))), residual)
 
 
+def check_conv_kwargs(convs: Iterable[Module], given: Mapping[str, Any]) -> None:
+    """Refuse an argument that no convolution accepts, except :obj:`None`. Raises TypeError."""
+    names = [name for name, value in given.items() if value is not None]
+    convs = list(convs)
+    unknown = [name for name in names if not any(accepts(conv, name) for conv in convs)]
+    if unknown:
+        known = [name for conv in convs for name in signature(conv.forward).parameters]
+        taker = " and ".join(dict.fromkeys(type(conv).__name__ for conv in convs)) or "a layer without convolution"
+        check_names(taker, unknown, [name for name in dict.fromkeys(known) if name not in ("x", "edge_index")])
+
+
 def _has_residual(conv: Module) -> bool:
     return bool(getattr(conv, "has_residual", False))
 
@@ -268,5 +290,5 @@ def _warn_of_no_carry(attn: Module) -> None:
             f"{name} without carry",
             f"{name} passes a carry from layer to layer, but this GPSLayer was called without 'carry', which in a "
             "stack is another model: give each layer the carry of the one before it, or use GPSStack or GPSModel",
-            stacklevel=6,  # the line that calls the layer
+            stacklevel=8,  # the line that calls the layer
         )

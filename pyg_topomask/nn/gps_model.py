@@ -11,10 +11,11 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer, is_exporting
 from pyg_topomask.nn.dropout import Dropout
+from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import Part
 from pyg_topomask.nn.gps_stack import GPSStack
-from pyg_topomask.nn.graph_attributes import check_homogeneous, graph_of, one_line, with_attributes
-from pyg_topomask.nn.graph_token import GraphToken, check_tokens
+from pyg_topomask.nn.graph_attributes import OF_EDGES, check_homogeneous, graph_of, one_line, with_attributes
+from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
@@ -23,7 +24,7 @@ from pyg_topomask.ops.csr import is_sparse
 from pyg_topomask.typing import Adj
 
 
-class GPSModel(Resettable):
+class GPSModel(Explained, Resettable):
     """A linear encoder, GraphGPS layers, optional pooling, and an MLP head.
 
     Reference: Rampášek et al., NeurIPS 2022, arXiv:2205.12454.
@@ -111,6 +112,7 @@ class GPSModel(Resettable):
         batch: Tensor | None = None,
         graph: Data | Mapping[str, Tensor] | None = None,
         edge_attr: Tensor | None = None,
+        **conv_kwargs: Any,
     ) -> Tensor:
         """Predict for each node, ``[N, out_channels]``, or for each graph if pooling, ``[B, out_channels]``.
 
@@ -121,9 +123,13 @@ class GPSModel(Resettable):
             graph: The ``Data`` or ``Batch`` with the attributes `requires`, or a dictionary of them. If :obj:`None`, it
                 is made of the other arguments, and ``transform`` is applied to it.
             edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
+            **conv_kwargs: Further arguments of the convolutions, such as ``edge_type`` of ``RGCNConv``, as in
+                :meth:`GPSLayer.forward`. Without ``graph``, walks and masks read ``edge_weight`` and ``edge_type``,
+                too. With a graph token, they must be of edges, or ``pe``.
 
         Raises:
-            TypeError: If ``edge_index`` is no tensor in a model with a graph token.
+            TypeError: If ``edge_index`` is no tensor in a model with a graph token, or no convolution accepts an
+                argument.
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
             RuntimeError: If ``torch.export`` meets a graph token.
         """
@@ -131,7 +137,11 @@ class GPSModel(Resettable):
         if graph is not None and not isinstance(graph, Data):
             graph = with_attributes(Data(), **graph)
         if graph is None and (self.transform is not None or not self.requires):
-            graph = graph_of(edge_index, x.size(0), batch, self.transform)
+            graph = graph_of(edge_index, x.size(0), batch, self.transform, conv_kwargs)
+            taken = {
+                name: value for name, value in conv_kwargs.items() if name not in OF_EDGES or self.layers.takes(name)
+            }
+            conv_kwargs = {"edge_weight": None} | taken  # that of the made graph may be of added edges
         edge_attr = self._encode_edges(edge_attr)
         if batch is None and graph is not None:
             batch = graph.get("batch")
@@ -140,9 +150,11 @@ class GPSModel(Resettable):
         x, tokens = self.dropout(x), None
         if self.token is not None:
             given = _graph_for_tokens(edge_index, batch, graph)
-            x, with_tokens, _, _, tokens = self.token.insert(x, given, num_graphs)
+            x, with_tokens, _, position, tokens = self.token.insert(x, given, num_graphs)
+            if conv_kwargs.get("pe") is not None:
+                conv_kwargs["pe"] = among_tokens(conv_kwargs["pe"], position, x.size(0))
             graph, edge_index, batch = with_tokens, with_tokens.edge_index, with_tokens.batch
-        x = self.layers(x, edge_index, batch, graph, num_graphs, edge_attr=edge_attr)
+        x = self.layers(x, edge_index, batch, graph, num_graphs, edge_attr=edge_attr, **conv_kwargs)
         x = apply_norm(self.norm_out, x, batch)
         if tokens is not None:
             x = x.index_select(0, tokens)

@@ -11,9 +11,10 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.dropout import Dropout
+from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
-from pyg_topomask.nn.graph_token import GraphToken, check_tokens
+from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
@@ -22,7 +23,7 @@ BIAS = "attn_bias"
 """Graph attribute with the bias of node pairs, which ``FullAttention(…, attn_bias="attn_bias")`` reads."""
 
 
-class GPSNetwork(Resettable):
+class GPSNetwork(Explained, Resettable):
     """Encoders, a `GPSStack` and a head, called as ``network(graph)``.
 
     Reference: Rampášek et al., *Recipe for a General, Powerful, Scalable Graph Transformer*, NeurIPS 2022,
@@ -123,12 +124,13 @@ class GPSNetwork(Resettable):
         if self.graph_token is not None:
             x, graph, bias, position, tokens = self.graph_token.insert(x, graph, num_graphs, bias)
             if "pe" in extra:
-                pe = extra["pe"]
-                extra["pe"] = pe.new_zeros(x.size(0), pe.size(1)).index_copy(0, position, pe)
+                extra["pe"] = among_tokens(extra["pe"], position, x.size(0))
         if bias is not None:
             graph = with_attributes(graph, **{BIAS: bias})
         if self.attends_edges:
             graph = with_attributes(graph, edge_attr=extra["edge_attr"])
+            if not self.layers.takes("edge_attr"):
+                del extra["edge_attr"]
         x = self.layers(x, graph.edge_index, graph.get("batch"), graph, num_graphs, **extra)
         x = apply_norm(self.norm_out, x, graph.get("batch"))
         kept = tokens if self.pool_token else position

@@ -16,15 +16,16 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import Attention
-from pyg_topomask.nn.gps_layer import GPSLayer, Part
-from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.edge_probe import Explained
+from pyg_topomask.nn.gps_layer import GPSLayer, Part, check_conv_kwargs
+from pyg_topomask.nn.graph_attributes import graph_of, requirements_of
 from pyg_topomask.nn.mask.heat import times_read_together
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.typing import Adj
 
 
-class GPSStack(Resettable, ModuleList):
+class GPSStack(Explained, Resettable, ModuleList):
     """A list of `GPSLayer` that passes edge features and carries from layer to layer.
 
     Args:
@@ -122,16 +123,23 @@ class GPSStack(Resettable, ModuleList):
             batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
             num_graphs: Number of graphs ``B``. Give it if the last graphs may be empty; if :obj:`None`, it is taken
                 from ``batch``.
-            **conv_kwargs: ``edge_attr [E, C]``, ``pe [N, *]``, and others. Each convolution gets those it accepts.
+            **conv_kwargs: ``edge_attr [E, C]``, ``pe [N, *]``, and others, as in :meth:`GPSLayer.forward`.
+
+        Raises:
+            TypeError, ValueError: As :meth:`GPSLayer.forward`.
         """
-        given = {name: value for name, value in conv_kwargs.items() if value is not None}
+        check_conv_kwargs((conv for layer in self for conv in layer.convs), conv_kwargs)
+        if graph is None and not self.requires:
+            graph = graph_of(edge_index, x.size(0), batch, None, conv_kwargs)
+        # Without edge_weight, layers read that of the graph.
+        given = {name: value for name, value in conv_kwargs.items() if value is not None or name == "edge_weight"}
         if num_graphs is None:
             num_graphs = 1 if batch is None else segments(batch).num_graphs
         carries: dict[Any, Any] = {}
         with times_read_together(self) if x.is_cuda and not torch.compiler.is_compiling() else nullcontext():
             for layer in self:
                 carry = _carry_in(layer, carries, num_graphs)
-                taken = {name: value for name, value in given.items() if layer.takes(name)}
+                taken = {name: value for name, value in given.items() if value is None or layer.takes(name)}
                 call = partial(_checkpointed, layer) if self.checkpoint and torch.is_grad_enabled() else layer
                 result = call(x, edge_index, batch, graph, carry, **taken)
                 if carry is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -12,12 +12,16 @@ from torch.nn import Module
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.utils import unbatch_edge_index
 
-from pyg_topomask.checks import holds, readable
+from pyg_topomask.checks import holds, readable, warn_once
+from pyg_topomask.nn.norm import accepts
 from pyg_topomask.ops.csr import edge_tensors, is_sparse
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.transforms.finding import text_of
 from pyg_topomask.typing import Adj
+
+OF_EDGES = ("edge_weight", "edge_type")
+"""Arguments of convolutions that belong to the graph as well: walks and masks read them there."""
 
 EDGE_MASK = "explained_edges"
 """Attribute with the weights that an explainer gives to the edges."""
@@ -150,21 +154,64 @@ def with_attributes(graph: Data, **attributes: Any) -> Data:
     return changed
 
 
-def graph_of(edge_index: Adj, num_nodes: int, batch: Tensor | None, transform: Callable[[Data], Data] | None) -> Data:
-    """The graph of a model that is called without one: its edges, and what ``transform`` adds to each graph."""
-    if transform is None and not is_sparse(edge_index):
-        return with_attributes(Data(), edge_index=edge_index, num_nodes=num_nodes)
-    edges, weight = edge_tensors(edge_index)
+def weight_of_edges(graph: Data | None, edge_index: Adj, dtype: torch.dtype) -> Tensor | None:
+    """The graph's ``edge_weight`` for convolutions along ``edge_index``, shape ``[E]``; :obj:`None` without weights.
+
+    It is also :obj:`None` if ``edge_index`` is a sparse ``adj_t``, whose values convolutions read themselves.
+
+    Raises:
+        ValueError: If there is not one weight for each edge.
+    """
+    weight = None if graph is None or is_sparse(edge_index) else graph.get("edge_weight")
+    if weight is None:
+        return None
+    if weight.numel() != edge_index.size(1):
+        raise ValueError(
+            f"graph.edge_weight has {weight.numel()} weights, but 'edge_index' has {edge_index.size(1)} edges: give "
+            "the model the graph's own edges, or their weights by edge_weight="
+        )
+    return weight.view(-1).to(dtype)
+
+
+def with_weight(conv: Module, given: Mapping[str, Any], weight: Tensor | None) -> dict[str, Any]:
+    """Arguments of a convolution with the edges' weights; a warning, once, if it does not take them."""
+    if weight is None:
+        return dict(given)
+    if not accepts(conv, "edge_weight") and not torch.compiler.is_compiling():
+        name = type(conv).__name__
+        warn_once(
+            f"{name} without edge_weight",
+            f"{name} takes no 'edge_weight': the weights of the graph's edges act on walks and masks alone",
+        )
+    return {**given, "edge_weight": weight} if accepts(conv, "edge_weight") else dict(given)
+
+
+def graph_of(
+    edge_index: Adj,
+    num_nodes: int,
+    batch: Tensor | None,
+    transform: Callable[[Data], Data] | None,
+    conv_kwargs: Mapping[str, Any],
+) -> Data:
+    """The graph of a model that is called without one: its edges, and what ``transform`` adds to each graph.
+
+    The edges have the `OF_EDGES` among the arguments of the convolutions.
+    """
+    of_edges = {name: conv_kwargs[name] for name in OF_EDGES if conv_kwargs.get(name) is not None}
+    edges = edge_index
+    if transform is not None or is_sparse(edge_index):
+        edges, weight = edge_tensors(edge_index)
+        of_edges |= {} if weight is None else {"edge_weight": weight}
     if transform is None:
-        return with_attributes(Data(), edge_index=edges, edge_weight=weight, num_nodes=num_nodes)
+        return with_attributes(Data(), edge_index=edges, num_nodes=num_nodes, **of_edges)
     batch = edges.new_zeros(num_nodes) if batch is None else batch
     sizes = [end - begin for begin, end in pairwise(segments(batch).ptr)] or [0]
     order = batch[edges[0]].argsort(stable=True)
     parts = unbatch_edge_index(edges[:, order], batch, len(sizes))
     graphs = [Data(edge_index=part, num_nodes=size) for part, size in zip(parts, sizes)]
-    if weight is not None:
-        for graph, own in zip(graphs, weight[order].split([part.size(1) for part in parts])):
-            graph.edge_weight = own
+    for name, value in of_edges.items():
+        for graph, own in zip(graphs, value[order].split([part.size(1) for part in parts])):
+            graph[name] = own
     return Batch.from_data_list(apply_all([transform], graphs))
 
 

@@ -83,6 +83,11 @@ class GraphToken(Resettable):
         return out, wider, bias, node, token
 
 
+def among_tokens(rows: Tensor, position: Tensor, total: int) -> Tensor:
+    """Rows of the nodes at their ``position`` s among ``total`` nodes and tokens; zeros for the tokens."""
+    return rows.new_zeros(total, *rows.shape[1:]).index_copy(0, position, rows)
+
+
 def mask_of_graph(mask: Module, graph: Data | None) -> AttentionMask:
     """The operator that a mask module builds from a graph; with tokens, that of the graph without them, bordered."""
     if not isinstance(graph, Data) or _BATCH not in graph:

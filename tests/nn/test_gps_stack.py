@@ -63,7 +63,8 @@ def seen_by(stack, batch, key):
         part = layer.conv if key == "edge_attr" else layer.attentions[0]
         part.register_forward_pre_hook(lambda _, args, given: seen.append(given.get(key)), with_kwargs=True)
     edge_attr = torch.randn(batch.num_edges, 8)
-    stack(torch.randn(batch.num_nodes, 8), batch.edge_index, batch.batch, batch, edge_attr=edge_attr)
+    given = {"edge_attr": edge_attr} if stack.takes("edge_attr") else {}
+    stack(torch.randn(batch.num_nodes, 8), batch.edge_index, batch.batch, batch, **given)
     return seen, edge_attr
 
 

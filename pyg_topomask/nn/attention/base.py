@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, is_exporting, readable
 from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
 from pyg_topomask.nn.card import Described
-from pyg_topomask.nn.edge_probe import EdgeProbe
+from pyg_topomask.nn.edge_probe import EdgeProbe, ending_explanations
 from pyg_topomask.nn.graph_attributes import check_homogeneous
 from pyg_topomask.nn.recorded import call_in_program
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pairs_of_rows
@@ -125,6 +125,7 @@ class Attention(Described):
         """Whether the attention is right if graphs have tokens, which their tables do not number."""
         return not self.requires
 
+    @ending_explanations
     def __call__(
         self,
         x: Tensor,

@@ -12,7 +12,8 @@ from torch_geometric.nn import attention as dense
 
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.graph_attributes import read_edge_attr, read_edges
+from pyg_topomask.nn.graph_attributes import read_edge_attr, with_weight
+from pyg_topomask.nn.mask.structure import read_weighted_edges
 from pyg_topomask.ops.segment import segment_sum
 
 DENSE = (MultiheadAttention, *(getattr(dense, name) for name in dense.__all__))
@@ -79,7 +80,7 @@ class ConvAttention(Attention):
 
     Args:
         channels: Width ``C`` of input and output.
-        module: The convolution; with ``edge_dim``, it gets ``graph.edge_attr``.
+        module: The convolution. It gets ``graph.edge_weight``, and with ``edge_dim`` ``graph.edge_attr``.
     """
 
     accepts_tokens = False
@@ -92,11 +93,11 @@ class ConvAttention(Attention):
     @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         check_input(x, self.channels, batch, graph)
-        edge_index = read_edges(self, graph)
-        if graph is None or self.edge_dim is None:
-            return self.module(x, edge_index)
-        edge_attr = read_edge_attr(graph, self.edge_dim, edge_index.size(1), x.dtype)
-        return self.module(x, edge_index, edge_attr=edge_attr)
+        edge_index, weight = read_weighted_edges(self, graph)
+        given = with_weight(self.module, {}, None if weight is None else weight.to(x.dtype))
+        if self.edge_dim is not None:
+            given["edge_attr"] = read_edge_attr(graph, self.edge_dim, edge_index.size(1), x.dtype)
+        return self.module(x, edge_index, **given)
 
 
 class PyGMultihead(DenseAttention):

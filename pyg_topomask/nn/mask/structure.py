@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import groupby
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.graph_attributes import EDGE_MASK, check_table_size, read_edges, with_attributes
@@ -77,7 +79,7 @@ def _grids(shapes: Tensor, ptr: Tensor | None, num_nodes: int) -> list[tuple[int
     return [shape for shape in grids if prod(shape)]
 
 
-def read_weighted_edges(mask: Mask, graph: Data) -> tuple[Tensor, Tensor | None]:
+def read_weighted_edges(mask: Module, graph: Any) -> tuple[Tensor, Tensor | None]:
     """Edges ``[2, E]`` and their weights ``[E]``; :obj:`None` if all are one.
 
     Raises:

@@ -54,6 +54,14 @@ class ActivatedConv(Module):
         return self.act(self.conv(x, edge_index))
 
 
+class ActivatedWeightConv(ActivatedConv):
+    """The same for a convolution with edge weights."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """``act(conv(x))``."""
+        return self.act(self.conv(x, edge_index, edge_weight))
+
+
 class ActivatedEdgeConv(ActivatedConv):
     """The same for a convolution with edge features."""
 
@@ -64,7 +72,7 @@ class ActivatedEdgeConv(ActivatedConv):
 
 def _gcn(channels: int, act: str, alone: bool, **_: Any) -> Module:
     conv = GCNConv(channels, channels)
-    return ActivatedConv(conv, act) if alone else conv
+    return ActivatedWeightConv(conv, act) if alone else conv
 
 
 def _gine(channels: int, act: str, stable: bool, alone: bool, **_: Any) -> Module:

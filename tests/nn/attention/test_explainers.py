@@ -1,5 +1,7 @@
 """PyG's explainers on models with our attention."""
 
+import pickle
+
 import pytest
 import torch
 from torch_geometric.data import Batch
@@ -48,8 +50,10 @@ def test_a_mask_of_edges_is_refused_where_it_would_have_no_gradient(name):
     if name != "SAN" and not model.layers[0].attn.requires:  # the convolution alone reads edges
         assert (_explain(model, data, GNNExplainer(epochs=2)) > 0).any()
         return
+    wanted = model(data.x, data.edge_index, graph=data)
     with pytest.raises(ValueError, match="mask of edges has no gradient there"):
         _explain(model, data, GNNExplainer(epochs=2))
+    assert torch.equal(model(data.x, data.edge_index, graph=data), wanted)
     for layer in model.layers:
         layer.attn.probe.explain = False
     assert (_explain(model, data, GNNExplainer(epochs=2)) > 0).any()
@@ -59,6 +63,14 @@ def test_a_mask_of_edges_is_refused_by_heat_kernels():
     model, data = _model(lambda layer: MaskedAttention(8, mask=HeatMask()))
     with pytest.raises(ValueError, match="HeatMask reads the edges"):
         _explain(model, data, GNNExplainer(epochs=2))
+
+
+def test_a_refused_explanation_leaves_nothing_behind():
+    model, data = _model(lambda layer: ATTENTION["Primphormer"](8))
+    wanted = model(data.x, data.edge_index, graph=data)
+    with pytest.raises(NotImplementedError, match="forms no weights of pairs"):
+        _explain(model, data, AttentionExplainer())
+    assert torch.equal(pickle.loads(pickle.dumps(model))(data.x, data.edge_index, graph=data), wanted)
 
 
 def test_edges_of_a_power_series_get_the_gradient_of_finite_differences():
