@@ -11,6 +11,7 @@ from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.bordered import BorderedOperator
 from pyg_topomask.operators.causal import CausalOperator
 from pyg_topomask.operators.dense import DenseOperator
+from pyg_topomask.operators.entrywise import EntrywiseOperator
 from pyg_topomask.operators.forest import ForestExpOperator
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.operators.grid_heat import GridHeatOperator
@@ -34,6 +35,7 @@ __all__ = [
     "ConstantOperator",
     "DenseOperator",
     "DiagonalScaledOperator",
+    "EntrywiseOperator",
     "ForestExpOperator",
     "GRFOperator",
     "GridHeatOperator",

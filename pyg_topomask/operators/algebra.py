@@ -22,7 +22,7 @@ from pyg_topomask.ops.sparse import Pattern
 BlockMaker = Callable[[BlockLayout], list[Tensor]]
 
 
-class _CombinedOperator(MaskOperator):
+class CombinedOperator(MaskOperator):
     """A mask that combines several others.
 
     Args:
@@ -68,6 +68,9 @@ class _CombinedOperator(MaskOperator):
         """Blocks from what makes those of the combined masks."""
         raise NotImplementedError
 
+    def _with_heads(self, block: Tensor) -> Tensor:
+        return block[:, None] if self.heads is not None and block.dim() == 3 else block
+
     @property
     def error(self) -> float | Tensor:
         errors = [row_errors(operator) for operator in self.operators]
@@ -82,7 +85,7 @@ class _CombinedOperator(MaskOperator):
         raise NotImplementedError
 
 
-class SumOperator(_CombinedOperator):
+class SumOperator(CombinedOperator):
     """Sum of masks on the same nodes, written ``op + op``; a mask without heads is added to every head.
 
     Args:
@@ -121,9 +124,6 @@ class SumOperator(_CombinedOperator):
         groups = zip(*(make(layout) for make in makers))
         return [sum(self._with_heads(block) for block in blocks) for blocks in groups]  # type: ignore[misc]
 
-    def _with_heads(self, block: Tensor) -> Tensor:
-        return block[:, None] if self.heads is not None and block.dim() == 3 else block
-
     def _join_errors(self, errors: list[Tensor]) -> Tensor:
         return torch.stack(torch.broadcast_tensors(*errors)).sum(0)
 
@@ -137,7 +137,7 @@ class SumOperator(_CombinedOperator):
 ARITHMETIC["sum"] = SumOperator
 
 
-class HeadStackOperator(_CombinedOperator):
+class HeadStackOperator(CombinedOperator):
     """One mask per head, from separate masks that serve one or more heads each.
 
     Args:
@@ -191,7 +191,7 @@ class HeadStackOperator(_CombinedOperator):
         return torch.cat([product_by_head(operator, part) for operator, part in parts], dim=1)
 
 
-class BlockDiagonalOperator(_CombinedOperator):
+class BlockDiagonalOperator(CombinedOperator):
     """Masks of different graphs, one after the other, as the mask of their batch.
 
     Args:
@@ -229,7 +229,7 @@ class BlockDiagonalOperator(_CombinedOperator):
         return torch.cat([operator @ block for operator, block in zip(self.operators, x.split(self.sizes))])
 
 
-class ProductOperator(_CombinedOperator):
+class ProductOperator(CombinedOperator):
     r"""Matrix product :math:`M = A B` of masks on the same nodes, such as :math:`\Phi \Phi^\top`.
 
     Args:
@@ -270,7 +270,7 @@ class ProductOperator(_CombinedOperator):
         return product_by_head(self.left, product_by_head(self.right, x))
 
 
-class KroneckerOperator(_CombinedOperator):
+class KroneckerOperator(CombinedOperator):
     r"""Kronecker product :math:`M = M_1 \otimes M_2`; node ``(i, j)`` of the product graph has number ``i * N_2 + j``.
 
     Args:

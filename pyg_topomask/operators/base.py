@@ -159,7 +159,9 @@ class MaskOperator(AttentionMask, ABC):
     def __add__(self, other: MaskOperator) -> MaskOperator:
         return ARITHMETIC["sum"](self, other) if isinstance(other, MaskOperator) else NotImplemented
 
-    def __mul__(self, other: float | Tensor) -> MaskOperator:
+    def __mul__(self, other: float | Tensor | MaskOperator) -> MaskOperator:
+        if isinstance(other, MaskOperator):
+            return ARITHMETIC["entrywise"](self, other)
         return ARITHMETIC["scaled"](self, other) if isinstance(other, (int, float, Tensor)) else NotImplemented
 
     __rmul__ = __mul__

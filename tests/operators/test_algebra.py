@@ -1,5 +1,6 @@
 """Masks that are made of other masks, against their matrices."""
 
+from itertools import combinations_with_replacement
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from pyg_topomask.operators import (
     DiagonalScaledOperator,
     GridHeatOperator,
     HeadStackOperator,
+    HeatOperator,
     KroneckerOperator,
     LowRankOperator,
     OnesOperator,
@@ -163,7 +165,29 @@ CASES = {
     ),
     "kronecker": (lambda d, p: KroneckerOperator(left(d, p.a), ONE), lambda d, p: p.A),
 }
-CONSTANT = ("ones", "padding", "causal", "constant")
+TIMES = [
+    ("factors", "factors"),
+    ("factors", "right"),
+    ("sparse", "sparse"),
+    ("halves", "factors"),
+    ("constant", "causal"),
+    ("diagonals", "scaled"),
+    ("sum", "stack_blocks"),
+    ("dense_heads", "right"),
+    ("causal", "ones"),
+    ("low_rank_heads", "series"),
+    ("product", "stack"),
+]
+"""Names of masks that are multiplied entry by entry."""
+
+
+def times(first, second):
+    """The entry-wise product of two cases."""
+    return (lambda d, p: first[0](d, p) * second[0](d, p)), (lambda d, p: first[1](d, p) * second[1](d, p))
+
+
+CASES |= {f"{a} * {b}": times(CASES[a], CASES[b]) for a, b in TIMES}
+CONSTANT = ("ones", "padding", "causal", "constant", "causal * ones", "constant * causal")
 SHARED_GRAPHS = {name: data for name, data in GRAPHS.items() if name != "weighted"}
 
 
@@ -182,7 +206,7 @@ class TestMadeOfOthers(OperatorCase):
     @pytest.fixture(autouse=True, params=CASES)
     def _case(self, request):
         self.name, (self.make, self.matrix) = request.param, CASES[request.param]
-        self.equivariant = self.name != "causal"
+        self.equivariant = "causal" not in self.name
 
     def build(self, data, **values):
         return self.make(data, SimpleNamespace(**numbers(data) | values))
@@ -237,6 +261,52 @@ def test_blocks_of_a_batch_that_is_finer_or_coarser_than_the_parts():
         blocks_are_those_of_the_matrix(op, torch.tensor(batch))
     with pytest.raises(ValueError, match="different graphs"):
         op.dense_blocks.make(block_layout(torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])))
+
+
+def test_entrywise_products_of_all_pairs_of_masks():
+    for data in (SHARED_GRAPHS["star"], SHARED_GRAPHS["one_way"], SHARED_GRAPHS["isolated"]):
+        values = numbers(data) | {"A": matrix(data, numbers(data)["a"]), "B": matrix(data, numbers(data)["b"])}
+        values = SimpleNamespace(**values, G=same_graph(data))
+        made = [(make(data, values), wanted(data, values)) for make, wanted in CASES.values()]
+        for (a, first), (b, second) in combinations_with_replacement(made, 2):
+            op, dense = a * b, first * second
+            x = torch.randn(data.num_nodes, *(() if op.heads is None else (op.heads,)), 2).double()
+            for found, wanted in ((op, dense), (op.T, dense.mT), (op.bound, a.bound.to_dense() * b.bound.to_dense())):
+                rows = torch.einsum("...ij,j...c->i...c", wanted.double(), x)
+                torch.testing.assert_close(found @ x, rows, rtol=1e-10, atol=1e-12)
+
+
+def test_entrywise_products_take_the_way_with_the_least_work():
+    """Hubs make all pairs of nodes meet; a node with many neighbours has many pairs of columns."""
+    size, node = 12, torch.arange(12)
+    to_hubs = torch.stack([node.repeat(2), torch.cat([node % 3, (node + 1) % 3])])
+    value, heads = torch.randn(2 * size).double(), torch.randn(2 * size, 2).double()
+    meeting = SparseFactorOperator((to_hubs, value), (to_hubs, heads), size)
+    edges = SparseOperator(torch.stack([torch.zeros(size).long(), node]), value[:size], size)
+    ones = OnesOperator(torch.zeros(size).long())
+    for a, b, work in ((meeting, meeting, 2 * 4 * size), (edges, edges, size), (ones, ones, size**2)):
+        op, wanted = a * b, a.to_dense().double() * b.to_dense()
+        assert op.num_multiply_adds == work
+        x = torch.randn(size, *(() if op.heads is None else (2,)), 3).double()
+        for found, dense in ((op, wanted), (op.T, wanted.mT)):
+            torch.testing.assert_close(found @ x, torch.einsum("...ij,j...c->i...c", dense, x))
+
+    def squared(value, heads):
+        op = SparseFactorOperator((to_hubs, value), (to_hubs, heads), size)
+        return (op * op) @ x
+
+    x = torch.randn(size, 2, 1).double()
+    assert torch.autograd.gradcheck(squared, (value.requires_grad_(), heads.requires_grad_()))
+
+
+def test_the_error_of_an_entrywise_product_follows_from_those_of_its_factors():
+    data = GRAPHS["star"]
+    rough, exact = (HeatOperator(data.edge_index, data.num_nodes, 1.3, tol=tol) for tol in (1e-2, 1e-13))
+    signed = SparseOperator(data.edge_index, 3 * torch.randn(data.num_edges).double(), data.num_nodes)
+    for op, wanted in ((rough * rough, exact * exact), (rough * -2 * signed, exact * -2 * signed)):
+        error = (op.to_dense() - wanted.to_dense()).norm(dim=1)
+        assert 0 < error.max() <= op.error.max() < 1
+        assert (error <= op.error.flatten()).all()
 
 
 @pytest.mark.parametrize(("left_heads", "right_heads"), [(None, None), (2, None), (None, 2), (2, 2)])

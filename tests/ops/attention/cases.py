@@ -135,6 +135,10 @@ def masks() -> dict[str, Mask]:
         "grf_diagonal": Mask(partial(grf, diagonal="corrected"), [torch.tensor([0.5, 1.0, -0.5, 0.25]).double()]),
         "heat": Mask(lambda t: HeatOperator(EDGES, 17, t, tol=1e-12), [time]),
         "series": Mask(lambda x: PowerSeriesOperator(EDGES, 17, x), [draw(HEADS, 3)]),
+        "times": Mask(lambda x, y, f: factored(x, y) * grf(f), [*looped, draw(HEADS, 4)]),
+        "times_dense": Mask(
+            lambda t, x: HeatOperator(EDGES, 17, t, tol=1e-12) * LowRankOperator(x, x, RAGGED), [time, draw(17, 3)]
+        ),
         "low_rank": Mask(lambda x, y: LowRankOperator(x, y, RAGGED), [draw(17, 3), draw(17, 3)]),
         "tensor": Mask(lambda x: TensorMask(x * same.to(x)), [draw(17, 17)]),
         "tensor_heads": Mask(lambda x: DenseOperator(x * same.to(x)), [draw(HEADS, 17, 17)]),
