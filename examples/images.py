@@ -4,7 +4,7 @@ import torch
 from torch_geometric.loader import DataLoader
 
 from pyg_topomask.datasets import DigitsDataset
-from pyg_topomask.nn import GPSModel, MaskedAttention, ToeplitzMask
+from pyg_topomask.nn import GPSModel, MaskedAttention, ToeplitzMask, parameter_groups
 from pyg_topomask.transforms import AddGridShape
 
 torch.manual_seed(0)
@@ -18,11 +18,12 @@ def attention(layer):
 
 # No convolution and no encoding of positions: without the mask, a shuffled image would look the same.
 model = GPSModel(1, 32, 10, num_layers=3, attn=attention, pool="mean")
-optimizer = torch.optim.AdamW(model.parameters())
+optimizer = torch.optim.AdamW(parameter_groups(model, lr=3e-3))
+rates = [group["lr"] for group in optimizer.param_groups]  # masks learn faster than the rest
 train_loader = DataLoader(digits[num_test:], batch_size=64, shuffle=True)
-schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, epochs=8, steps_per_epoch=len(train_loader))
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, epochs=8, steps_per_epoch=len(train_loader))
 
-for epoch in range(8):
+for epoch in range(1, 9):
     model.train()
     for batch in train_loader:
         optimizer.zero_grad()

@@ -5,14 +5,14 @@ from torch_geometric.datasets import FakeDataset
 from torch_geometric.nn import GCNConv
 
 from pyg_topomask.loader import RandomPartitionLoader
-from pyg_topomask.nn import GPSModel, GRFAttention
+from pyg_topomask.nn import GPSModel, GRFAttention, parameter_groups
 from pyg_topomask.transforms import AddRandomWalks
 
 walks = AddRandomWalks(num_walks=8, max_length=3, seed=0)
 data = FakeDataset(num_graphs=1, avg_num_nodes=3000, num_channels=16, num_classes=4, task="node")[0]
 data.train_mask = torch.rand(data.num_nodes) < 0.5
 model = GPSModel(16, 32, 4, 2, lambda i: GCNConv(32, 32), lambda i: GRFAttention(32, heads=4, max_length=3))
-optimizer = torch.optim.Adam(model.parameters())
+optimizer = torch.optim.Adam(parameter_groups(model, lr=1e-3))
 loader = RandomPartitionLoader(data, num_parts=5, transform=walks)
 
 for _ in range(3):

@@ -4,7 +4,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
-from pyg_topomask.nn import GPSModel, GRFAttention
+from pyg_topomask.nn import GPSModel, GRFAttention, parameter_groups
 from pyg_topomask.transforms import AddRandomWalks
 
 torch.manual_seed(0)
@@ -33,7 +33,7 @@ model = GPSModel(
     num_layers=3,
     attn=lambda layer: GRFAttention(32, heads=4, max_length=3, symmetric=False, independent=False, kernel="elu1"),
 )
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+optimizer = torch.optim.AdamW(parameter_groups(model, lr=3e-3))
 
 for _ in range(10):
     model.train()

@@ -5,25 +5,29 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv
 
 from pyg_topomask.datasets import MotifDataset
-from pyg_topomask.nn import GPSModel, GRFAttention
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.nn import GPSModel, HopMask, MaskedAttention, parameter_groups
+from pyg_topomask.transforms import AddHops
 
 torch.manual_seed(0)
-graphs = MotifDataset(
-    "data/circle", "circle", num_graphs=256, num_nodes=30, pre_transform=AddRandomWalks(seed=0)
-).shuffle()
+graphs = MotifDataset("data/circle", "circle", num_graphs=256, num_nodes=30, pre_transform=AddHops()).shuffle()
+
+
+def attention(layer):  # half of the heads see all nodes of the graph, half weigh nodes by their distance
+    return MaskedAttention(32, heads=4, kernel="elu1", mask=[None, HopMask(heads=2)], mask_heads=[2, 2])
+
+
 model = GPSModel(
     in_channels=5,
     channels=32,
     out_channels=2,
     num_layers=2,
     conv=lambda i: GCNConv(32, 32),
-    attn=lambda i: GRFAttention(32, heads=4),
+    attn=attention,
     pool="mean",
 )
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+optimizer = torch.optim.AdamW(parameter_groups(model, lr=3e-3))  # masks learn faster than the rest
 
-for epoch in range(5):
+for epoch in range(1, 6):
     model.train()
     for batch in DataLoader(graphs[:192], batch_size=32, shuffle=True):
         optimizer.zero_grad()

@@ -86,7 +86,7 @@ def fields_are_sums_over_the_box(names):
 
 FEW_PARTICLES = ("PARTICLES, NUM_NEIGHBORS = 100", "PARTICLES, NUM_NEIGHBORS = 12", "160", "40", "128", "32")
 CHECKS = {  # what holds of the names of a program, and what is replaced in it
-    "attention_layer": (features(5),),
+    "attention_layer": (features(32),),
     "training_loop": (lambda names: names["accuracy"] > 0.5,),
     "gkat_conv": (smooth_values_are_means,),
     "masks": (features(64),),

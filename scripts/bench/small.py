@@ -6,7 +6,10 @@ processor time on one thread, and ratios are to PyG's ``GPSConv`` with "multihea
 Collation of the batch, by PyG for its layer and by
 ``pyg_topomask.loader.collate`` for ours, is measured separately. Attentions and transforms have their defaults.
 
-Run: python scripts/bench/small.py [--quick] [--only NAME …] [--out results/bench]
+With ``--grids``, all graphs are grids of 8 × 8 nodes, for which a Toeplitz mask is. In "half hop", half of the heads have
+no mask.
+
+Run: python scripts/bench/small.py [--quick] [--only NAME …] [--grids] [--out results/bench]
 """
 
 import gc
@@ -14,6 +17,7 @@ import statistics
 import time
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import torch
 from _measure import bench_parser, machine, save_json
@@ -22,13 +26,20 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GPSConv
+from torch_geometric.utils import from_networkx
 
 from pyg_topomask.loader import collate
-from pyg_topomask.nn import ATTENTION, GPSLayer, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, GPSLayer, HopMask, MaskedAttention, ToeplitzMask, auxiliary_loss
 from pyg_topomask.testing import prepared
 
 CHANNELS, HEADS = 64, 4
 NUM_GRAPHS, LEAST_NODES, MOST_NODES, EDGES_PER_NODE = 32, 10, 28, 2.2  # about as in a batch of MUTAG
+MASKS = {
+    "hop": lambda: {"mask": HopMask(HEADS)},
+    "half hop": lambda: {"mask": [None, HopMask(HEADS // 2)], "mask_heads": [HEADS // 2] * 2},
+    "Toeplitz": lambda: {"mask": ToeplitzMask((8, 8), HEADS)},
+}
+"""Arguments of `MaskedAttention`, by the name of a row."""
 PEER, QUICK = "GPSConv", ["Linear", "Transformer", "KMIP", "GRF", "GKAT"]
 
 
@@ -37,8 +48,9 @@ def layer_of(name: str) -> Module:
     conv = GCNConv(CHANNELS, CHANNELS)
     if name == PEER:
         return GPSConv(CHANNELS, conv, HEADS, attn_type="multihead")
-    attn = None if name == "none" else ATTENTION[name](CHANNELS, heads=HEADS)
-    return GPSLayer(CHANNELS, conv, attn)
+    if name in MASKS:
+        return GPSLayer(CHANNELS, conv, MaskedAttention(CHANNELS, HEADS, **MASKS[name]()))
+    return GPSLayer(CHANNELS, conv, None if name == "none" else ATTENTION[name](CHANNELS, heads=HEADS))
 
 
 def output(layer: Module, x: Tensor, batch: Batch) -> Tensor:
@@ -50,20 +62,22 @@ def output(layer: Module, x: Tensor, batch: Batch) -> Tensor:
     return out if carry is None else out[0]
 
 
-def graphs_for(layer: Module) -> list[Data]:
+def graphs_for(layer: Module, grids: bool = False) -> list[Data]:
     """The graphs, with the attributes that the attention of a layer requires."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(LEAST_NODES, MOST_NODES + 1, NUM_GRAPHS)
     graphs = [random_graph(int(size), EDGES_PER_NODE * size, rng) for size in sizes]
+    if grids:
+        graphs = [from_networkx(nx.grid_2d_graph(8, 8)) for _ in sizes]
     attn = layer.attn if isinstance(layer, GPSLayer) else None
     return graphs if attn is None else prepared(attn, graphs)
 
 
-def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
+def measure(names: list[str], rounds: int, grids: bool) -> dict[str, dict[str, float]]:
     """Median milliseconds of each layer's call and of its collation, and the ratio of its time to the first layer's."""
     torch.manual_seed(0)
     layers = {name: layer_of(name) for name in names}
-    graphs = {name: graphs_for(layer) for name, layer in layers.items()}
+    graphs = {name: graphs_for(layer, grids) for name, layer in layers.items()}
     num_nodes = sum(graph.num_nodes for graph in graphs[PEER])
     x = torch.randn(num_nodes, CHANNELS, requires_grad=True)
     calls: dict[str, list[float]] = {name: [] for name in names}
@@ -92,13 +106,14 @@ def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = bench_parser(__doc__, "a few batches and five layers")
-    parser.add_argument("--only", nargs="+", choices=["none", *ATTENTION], help="attentions to run")
+    parser.add_argument("--only", nargs="+", choices=["none", *ATTENTION, *MASKS], help="attentions to run")
     parser.add_argument("--rounds", type=int, default=60, help="number of timed batches")
+    parser.add_argument("--grids", action="store_true", help="grids of 8 × 8 nodes")
     options = parser.parse_args()
     torch.set_num_threads(1)
     names = options.only or (QUICK if options.quick else ["none", *ATTENTION])
-    found = measure([PEER, *names], 15 if options.quick else options.rounds)
-    load = {"graphs": NUM_GRAPHS, "nodes": [LEAST_NODES, MOST_NODES], "channels": CHANNELS, "heads": HEADS}
+    found = measure([PEER, *names], 15 if options.quick else options.rounds, options.grids)
+    load = {"graphs": NUM_GRAPHS, "nodes": "8 × 8" if options.grids else [LEAST_NODES, MOST_NODES], "channels": CHANNELS, "heads": HEADS}
     print(", ".join(f"{key} {value}" for key, value in load.items()) + "; processor time on one thread")
     print(f"{'attention':14s} {'ms':>7} {'x ' + PEER:>10} {'collation ms':>13}")
     for name, row in found.items():
