@@ -37,6 +37,9 @@ from pyg_topomask.run.output.report import PERCENT
 SOCIAL = ("imdb-binary", "imdb-multi", "reddit-binary", "reddit-multi-5k", "collab")
 """Data sets without node features. Errica et al. have other folds for them where degrees are the features."""
 
+DEAREST = ", time of the dearest"
+"""End of the name of a row of message passing that has the processor time of the dearest row of its data set."""
+
 EQUAL = ("epochs", "time")  # two comparisons of methods: for equal epochs, and in the time of the first row
 SPREAD = "± is the standard deviation of the sample over runs."
 Figure = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
@@ -164,6 +167,19 @@ def equal_epochs(row: Mapping[str, Any], epochs: int, found: Mapping[str, Any], 
     return max(2, min(round(base["seconds"][0] / per_epoch), 10 * epochs))
 
 
+def dearest_epochs(dataset: str, method: str, planned: int, found: Mapping[str, Any]) -> int:
+    """Epochs of a method that take the time of the dearest row of a data set, by the medians over runs.
+
+    Raises:
+        RunError: If the method itself was not run.
+    """
+    rows = [row for row in found.values() if row["dataset"] == dataset and not row["method"].endswith(DEAREST)]
+    times = {row["method"]: statistics.median(seconds(row)) for row in rows}
+    if method not in times:
+        raise RunError(f"the row of {method + DEAREST!r} needs that of {method!r}; add it to --methods")
+    return round(planned * max(times.values()) / times[method])
+
+
 def machines(report: Report) -> str:
     """Where the runs were made, with the numbers of runs on each data set if the machines differ.
 
@@ -227,6 +243,7 @@ class Comparison:
         absent: Whether a data set has no row of a method.
         optional: Data sets and methods that are run on request alone.
         most: Largest number of runs.
+        longer: Message passing that has a second row, with the time of the dearest row.
     """
 
     doc: str | None
@@ -246,6 +263,7 @@ class Comparison:
     absent: Callable[[str, str], bool] = lambda dataset, method: False
     optional: Collection[str] = ()
     most: int = 10
+    longer: str | None = None
 
     def lines(self, report: Report) -> Iterator[str]:
         """The table, and how the runs were made."""
@@ -255,9 +273,18 @@ class Comparison:
         titles = [*columns.values(), *(f"{title}:" for title in figures)]
         rows = report["rows"]
         cells = [[*map(row.get, columns), *self._figures(row, rows)] for row in rows.values()]
+        for row in self._missing(rows):
+            cells.append([*map(row.get, columns), *("not run" if name == "test" else "–" for name in figures)])
         known = [column for column in zip(titles, *cells) if set(column[1:]) != {"–"}]
         heads, *cells = zip(*known)
         yield from markdown(" | ".join(heads), cells)
+
+    def _missing(self, rows: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+        """Rows of equal time that were not run, on data sets whose message passing is not the dearest."""
+        for dataset in dict.fromkeys(row["dataset"] for row in rows.values() if self.longer):
+            for key, row in one_row(dataset, f"{self.longer}{DEAREST}").items():
+                if key not in rows and f"{dataset}: {self.longer}" in rows and not self.absent(dataset, row["method"]):
+                    yield row
 
     def _figures(self, row: Mapping[str, Any], rows: Mapping[str, Any]) -> Iterator[Any]:
         scale, places = self._form(row)
@@ -287,6 +314,10 @@ class Comparison:
             panels.setdefault(panel, {})[line] = row["curves"] if curves else scaled
         plot_curves(panels, path) if curves else plot_runs(panels, self.label, path)
 
+    def all_methods(self) -> list[str]:
+        """All methods, and the one of equal time."""
+        return [*self.methods, *([f"{self.longer}{DEAREST}"] if self.longer else [])]
+
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Make the first run of every row of a data set, then the second, and so on. Draw a plot at the end.
 
@@ -297,7 +328,7 @@ class Comparison:
             RunError: If no data set is found, or if the folder has a report with other settings.
         """
         parser = table_parser(self.doc or "", self.name, "2 epochs, 1 run")
-        for option, names in (("--datasets", list(self.epochs)), ("--methods", list(self.methods))):
+        for option, names in (("--datasets", list(self.epochs)), ("--methods", self.all_methods())):
             default = [name for name in names if name not in self.optional]
             parser.add_argument(option, nargs="+", choices=names, default=default)
         parser.add_argument(
@@ -329,7 +360,10 @@ class Comparison:
             found: dict[str, Any] = {}
             if self.first is not None:
                 found["trained"] = epochs = equal_epochs(row, planned, report["rows"], self.first)
-            found |= self.run(row, run, epochs, options.out) | {"epochs": planned, "machine": described(machine())}
+            made = row | {"method": row["method"].removesuffix(DEAREST)}
+            if made["method"] != row["method"]:
+                found["trained"] = epochs = dearest_epochs(dataset, made["method"], epochs, report["rows"])
+            found |= self.run(made, run, epochs, options.out) | {"epochs": planned, "machine": described(machine())}
             begun = bool(row.get("test"))
             for name, value in found.items():
                 if name in row or not begun:  # what earlier runs did not record stays out

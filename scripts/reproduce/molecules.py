@@ -91,6 +91,7 @@ COMPARISON = Comparison(
     metrics={name: data.metric for name, data in DATASETS.items()},
     absent=lambda dataset, method: method in WHOLE and "250" not in dataset,
     optional=["peptides-func, 250 epochs"],
+    longer="no attention",
 )
 
 

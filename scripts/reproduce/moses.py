@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 from _fitting import begin, fit_graphs, mlp, num_parameters
-from _folds import Comparison
+from _folds import DEAREST, Comparison
 from _tables import start
 from torch import Tensor
 from torch.nn import Module
@@ -88,7 +88,7 @@ def layers_and_epochs(method: str) -> tuple[str, int]:
 
 def absent(dataset: str, method: str) -> bool:
     """Whether a data set has no row of a method."""
-    return method not in FRESH.get(dataset, METHODS)
+    return method not in FRESH.get(dataset, [*METHODS, f"GINE + none{DEAREST}"])
 
 
 def model_of(method: str, width: int, targets: int) -> GPSModel:
@@ -166,6 +166,7 @@ COMPARISON = Comparison(
     label="mean absolute error, test",
     absent=absent,
     optional=list(FRESH),
+    longer="GINE + none",
 )
 
 

@@ -100,6 +100,7 @@ COMPARISON = Comparison(
     "Mean squared error over the variance, after the epoch of the least validation error.",
     form=(1, 3),
     label="mean squared error over variance, test",
+    longer="GIN with 4 layers",
 )
 
 

@@ -72,15 +72,16 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
     machines = {cpu: {"cpu": cpu, "threads": 1, "torch": "2"} for cpu in ("first", "second")}
     monkeypatch.setattr("_folds.machine", lambda: machines["first"])
     script.COMPARISON.main([*arguments, "--runs", "1"])
-    assert len(made) == len(script.METHODS)
+    rows = len(script.METHODS) + 1  # GIN in the time of the dearest, too
+    assert len(made) == rows
     monkeypatch.setattr("_folds.machine", lambda: machines["second"])
     script.COMPARISON.main([*arguments, "--runs", "2"])
-    assert len(made) == 2 * len(script.METHODS)  # only the second fold
+    assert len(made) == 2 * rows  # only the second fold
     table = (tmp_path / "out/tu_folds.md").read_text()
     report = json.loads((tmp_path / "out/tu_folds.json").read_text())
     assert all(row["val"] == [0.1, 0.1] for row in report["rows"].values())
     assert "\n".join(script.COMPARISON.lines(report)) + "\n" == table
-    first, second = (f"imdb-multi (7 runs): {cpu}, one thread, torch 2" for cpu in machines)
+    first, second = (f"imdb-multi (8 runs): {cpu}, one thread, torch 2" for cpu in machines)
     last = "The seconds of a row are those of the machine of its last run"
     assert table.startswith(f"{first}; {second}. {last}.")
     # t = 12.706 with one degree of freedom: 55 ± 12.706 · 5; gaps of 2 and 4 points, 3 ± 12.706 · 1
@@ -88,6 +89,25 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
     assert "| +3.0 (-9.7 to +15.7) | – | 48.5 ± 3.3 |" in table
     assert "| 0.00 | 10.00 ± 0.00 | 55.00 ± 7.07 | -8.53 to 118.53 | +0.0 |" in table  # equal: no interval
     assert (tmp_path / "out/tu_folds.png").stat().st_size > 0
+
+
+def test_message_passing_has_a_row_of_equal_time(script, tmp_path, monkeypatch):
+    """Its epochs are as many as take the time of the dearest row; without that run, the table says so."""
+
+    def run_once(path, out, overrides):
+        config = check_config(path, overrides)[0].config
+        dear = config.gt.layer_type == "GIN+GRF"
+        return {"val": 0.5, "test": 0.5, "seconds": config.optim.max_epoch * (2.5 if dear else 1.0), "parameters": 99}
+
+    monkeypatch.setattr(script, "run_once", run_once)
+    own = f"GIN{importlib.import_module('_folds').DEAREST}"
+    arguments = ["--datasets", "enzymes", "--runs", "1", "--out", str(tmp_path), "--methods"]
+    script.COMPARISON.main([*arguments, "GIN", "GIN + GRF"])
+    assert f"| enzymes | {own} | – | – | – | – | – | not run |" in (tmp_path / "tu_folds.md").read_text()
+    script.COMPARISON.main([*arguments, own])
+    report = json.loads((tmp_path / "tu_folds.json").read_text())
+    assert report["rows"][f"enzymes: {own}"]["trained"] == [75]
+    assert "not run" not in (tmp_path / "tu_folds.md").read_text()
 
 
 def test_long_schedules_are_run_on_request_alone(script, tmp_path, monkeypatch):
@@ -159,7 +179,7 @@ def test_a_published_table_is_not_replaced_by_one_with_fewer_rows(script, tmp_pa
     script.COMPARISON.main([*begin, "--out", str(tmp_path / "all")])
     page = results / "tu_folds.md"
     whole = page.read_text(), stored.read_bytes()
-    assert whole[0].count("| enzymes |") == len(script.METHODS)
+    assert whole[0].count("| enzymes |") == len(script.METHODS) + 1
     script.COMPARISON.main([*begin, "--methods", "GIN", "--out", str(tmp_path / "one")])
     assert (page.read_text(), stored.read_bytes()) == whole
     assert f"keeps its table, which has {len(script.METHODS) - 1} more rows" in capsys.readouterr().out
