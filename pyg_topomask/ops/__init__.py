@@ -11,17 +11,21 @@ from pyg_topomask.ops.products.polynomial import deconvolve
 from pyg_topomask.ops.reach import reach
 from pyg_topomask.ops.topk.attention import topk_attention
 from pyg_topomask.ops.topk.search import topk_inner_product
+from pyg_topomask.ops.walks.bounds import error_bound, error_scale, row_nonzeros
 from pyg_topomask.ops.walks.sample import Walks, sample_walks
 
 __all__ = [
     "Walks",
     "all_pairs",
     "deconvolve",
+    "error_bound",
+    "error_scale",
     "explain",
     "masked_additive_attention",
     "masked_linear_attention",
     "masked_softmax_attention",
     "reach",
+    "row_nonzeros",
     "sample_walks",
     "topk_attention",
     "topk_inner_product",
