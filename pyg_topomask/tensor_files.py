@@ -90,10 +90,17 @@ def only_data() -> Iterator[None]:
     def load_torch(file: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return load(file, *args, **kwargs | {"weights_only": True})
-        except pickle.UnpicklingError:  # also for protocols above 2, as in the splits of ogb's large link data sets
+        except (
+            pickle.UnpicklingError
+        ) as error:  # also for protocols above 2, as in ogb's splits of large link data sets
             if hasattr(file, "seek"):
                 file.seek(0)
-            return load(file, *args, **kwargs | {"weights_only": False, "pickle_module": _DATA_PICKLE})
+            try:
+                return load(file, *args, **kwargs | {"weights_only": False, "pickle_module": _DATA_PICKLE})
+            except pickle.UnpicklingError:
+                if "GLOBAL" in str(error):  # names what is no data; this way of loading would name PyG's graphs
+                    raise error from None
+                raise
 
     unpacking: Any = mock.patch.multiple(tarfile.TarFile, extract=_refuse, extractall=_refuse)
     if hasattr(tarfile, "data_filter"):

@@ -12,7 +12,11 @@ Zhu et al., *On Structural Expressive Power of Graph Transformers*, KDD 2023):
 ``u`` to ``v``, and :math:`(0, [u=v], 0)` otherwise. So encodings decide what such a model can distinguish, and this
 module shows before any training which encodings help. Node and edge features count as encodings.
 
-Attention that reads the graph through a mask, as in GKAT and GRF, may distinguish more graphs.
+Attention that reads the graph through a mask ``M``, as in GKAT and GRF, may distinguish more graphs. It is linear in
+the mask, so a node of colour ``c`` reads of the nodes of each colour ``d`` the sum :math:`\sum_{u : c_u = d} M_{vu}`;
+with a mask, these sums are part of the hash. Under the exact power series of an adjacency, they are what colour
+refinement already knows, so that such a mask adds nothing in expectation. RWGNK with :math:`\alpha = 1` divides by the
+norms of its rows, which colour refinement does not know, and does distinguish more.
 
 Colours are integers from one table for all compared graphs, without hashing. All non-edges have the same relation, so
 they contribute only the histogram of all colours, which is compared directly. A round sorts the edges from nodes whose
@@ -28,15 +32,23 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.expressivity.encodings import Transform, encode, laplacian_invariants
+from pyg_topomask.expressivity.mask_rows import Mask
 from pyg_topomask.expressivity.refinement import TOLERANCE, classes_of, members_of
 
 __all__ = ["TOLERANCE", "PairReport", "distinguishes", "laplacian_invariants", "pairs"]
 
 
-def distinguishes(data1: Data, data2: Data, transform: Transform | None = None, rounds: int | None = None) -> bool:
+def distinguishes(
+    data1: Data,
+    data2: Data,
+    transform: Transform | None = None,
+    rounds: int | None = None,
+    *,
+    mask: Mask | None = None,
+) -> bool:
     r"""Whether the S-SEG-WL test distinguishes two graphs.
 
-    If it does not, no GraphGPS model whose attention reads only node features can.
+    If it does not, no GraphGPS model whose attention reads only node features, and the graph through ``mask``, can.
 
     Node encodings are ``x`` and every attribute with one row per node that the transform adds or changes. Edge
     encodings are ``edge_attr`` and every attribute with one row per edge that the transform adds or changes. Other
@@ -57,13 +69,18 @@ def distinguishes(data1: Data, data2: Data, transform: Transform | None = None, 
             encodings if :obj:`None`.
         rounds: Number of refinement rounds, an upper bound for models of as many layers. If :obj:`None`, refine until
             no colour splits.
+        mask: What multiplies the weights of attention: a mask module or another function of the graph after the
+            transform, which returns an operator or a matrix ``[N, N]`` or ``[H, N, N]``. The sums of its bounding mask,
+            by which attention divides, are read, too. A module that needs random walks gets their expectation, with the
+            settings of the ``AddRandomWalks`` in ``transform`` or its defaults: sampled walks of one graph differ from
+            call to call. Matrices are dense. :obj:`None`: attention without a mask.
 
     Raises:
-        TypeError: If an input is not a single homogeneous graph, or ``rounds`` is not an integer.
-        ValueError: If an encoding depends on the numbering of nodes or on chance, holds NaN or infinity, is missing on
-            one graph, or differs in width; the message names it. Also if ``rounds`` is negative.
+        TypeError: If an input is not a single homogeneous graph, ``rounds`` is not an integer, or the mask is not real.
+        ValueError: If an encoding or the mask depends on the numbering of nodes or on chance, holds NaN or infinity, is
+            missing on one graph, or differs in width; the message names it. Also if ``rounds`` is negative.
     """
-    first, second = _classes([data1, data2], transform, rounds)
+    first, second = _classes([data1, data2], transform, rounds, mask)
     return first != second
 
 
@@ -76,9 +93,9 @@ class PairReport:
     Attributes:
         num_graphs: Number of graphs.
         apart_without: Pairs distinguished by the data's own node and edge features.
-        apart_with: Pairs distinguished by these and the transform's encodings.
+        apart_with: Pairs distinguished by these, the transform's encodings and the mask.
         classes_without: Classes of two or more graphs that are not distinguished without encodings, by their numbers.
-        classes_with: The same classes with encodings.
+        classes_with: The same classes with encodings and the mask.
     """
 
     num_graphs: int
@@ -93,8 +110,14 @@ class PairReport:
         return self.num_graphs * (self.num_graphs - 1) // 2
 
 
-def pairs(dataset: Iterable[Data], transform: Transform | None = None, rounds: int | None = None) -> PairReport:
-    """Count the pairs of a data set's graphs that are distinguished, without and with encodings.
+def pairs(
+    dataset: Iterable[Data],
+    transform: Transform | None = None,
+    rounds: int | None = None,
+    *,
+    mask: Mask | None = None,
+) -> PairReport:
+    """Count the pairs of a data set's graphs that are distinguished, without and with encodings and a mask.
 
     All graphs are refined together, so the work grows with the size of the data set and not with the number of pairs.
     Results are those of :func:`distinguishes` with one exception: numbers are grouped into colours over all graphs that
@@ -102,7 +125,7 @@ def pairs(dataset: Iterable[Data], transform: Transform | None = None, rounds: i
 
     Args:
         dataset: Graphs, as for :func:`distinguishes`.
-        transform, rounds: As for :func:`distinguishes`.
+        transform, rounds, mask: As for :func:`distinguishes`.
 
     Raises:
         TypeError: If an entry is not a single homogeneous graph.
@@ -110,14 +133,17 @@ def pairs(dataset: Iterable[Data], transform: Transform | None = None, rounds: i
     """
     data = list(dataset)
     count, without = len(data), members_of(_classes(data, None, rounds))
-    encoded = without if transform is None else members_of(_classes(data, transform, rounds))
+    plain = transform is None and mask is None
+    encoded = without if plain else members_of(_classes(data, transform, rounds, mask))
     return PairReport(count, _apart(count, without), _apart(count, encoded), without, encoded)
 
 
-def _classes(data: Sequence[Data], transform: Transform | None, rounds: int | None) -> list[int]:
+def _classes(
+    data: Sequence[Data], transform: Transform | None, rounds: int | None, mask: Mask | None = None
+) -> list[int]:
     if rounds is not None:
         check_integer("rounds", rounds, 0)
-    return classes_of(encode(data, transform), rounds)
+    return classes_of(encode(data, transform, mask), rounds)
 
 
 def _apart(count: int, classes: Sequence[Sequence[int]]) -> int:

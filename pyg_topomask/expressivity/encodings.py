@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
 
+from pyg_topomask.expressivity.mask_rows import Mask, entries_of
 from pyg_topomask.expressivity.refinement import EncodedGraph, classes_of
 from pyg_topomask.ops.csr import check_edges, edge_tensors
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
@@ -81,8 +82,8 @@ class _LaplacianInvariants(BaseTransform):
         return data
 
 
-def encode(dataset: Sequence[Data], transform: Transform | None) -> list[EncodedGraph]:
-    """Apply the transform; refuse encodings that are not equivariant.
+def encode(dataset: Sequence[Data], transform: Transform | None, mask: Mask | None = None) -> list[EncodedGraph]:
+    """Apply the transform and read the mask; refuse encodings and masks that are not equivariant.
 
     The inputs and torch's random state are not changed.
     """
@@ -97,13 +98,15 @@ def encode(dataset: Sequence[Data], transform: Transform | None) -> list[Encoded
         check_edges(data.edge_index, int(data.num_nodes or 0), None)
     transform = None if transform is None else _invariant(transform)
     with torch.random.fork_rng(devices=[]):
+        steps = [] if transform is None else [*_parts(transform)]
         read = [_apply(data, transform) for data in dataset]
         roles = _roles(read)
-        graphs = [_to_arrays(data, roles) for data, _ in read]
-        if transform is not None and not all(isinstance(part, _KNOWN) for part in _parts(transform)):
+        graphs = [_to_arrays(data, roles, mask, steps) for data, _ in read]
+        is_grid = "grid_shape" in getattr(mask, "requires", ())  # a grid has one numbering
+        if not is_grid and (mask is not None or not all(isinstance(part, _KNOWN) for part in steps)):
             generator, copies = torch.Generator().manual_seed(0), []
             for data in [data for data in dataset for _ in range(_RELABELLINGS)]:
-                copies.append(_to_arrays(_apply(_relabelled(data, generator), transform)[0], roles))
+                copies.append(_to_arrays(_apply(_relabelled(data, generator), transform)[0], roles, mask, steps))
             _check_copies(graphs, copies)
         return graphs
 
@@ -120,11 +123,12 @@ def _check_copies(graphs: Sequence[EncodedGraph], copies: Sequence[EncodedGraph]
         graph = graphs[number // _RELABELLINGS]
         if classes[len(graphs) + number] != classes[number // _RELABELLINGS]:
             keys = (*graph.node, *graph.edge)
-            blamed = next((key for key in ("edge_index", *keys) if _differ(graph, moved, key)), "transform")
+            other = "transform" if graph.mask is None else "mask"
+            blamed = next((key for key in ("edge_index", *keys) if _differ(graph, moved, key)), other)
             raise ValueError(
                 f"{blamed!r} differs between a graph and a relabelled copy of it, because it depends on chance or on "
-                "the numbering of nodes. Results under it would be unreliable. Random encodings cannot be tested, and "
-                "of eigenvectors only those of AddLaplacianEigenvectorPE"
+                "the numbering of nodes. Results under it would be unreliable. Random encodings cannot be tested, of "
+                "eigenvectors only those of AddLaplacianEigenvectorPE, and of masks of sampled walks their expectation"
             )
 
 
@@ -250,8 +254,9 @@ def _roles(read: Sequence[tuple[Data, list[str]]]) -> dict[str, str]:
     return roles
 
 
-def _to_arrays(data: Data, roles: dict[str, str]) -> EncodedGraph:
-    graph = EncodedGraph(int(data.num_nodes or 0), data.edge_index.cpu().long().numpy(), {}, {})
+def _to_arrays(data: Data, roles: dict[str, str], mask: Mask | None, steps: Sequence[Transform]) -> EncodedGraph:
+    entries = None if mask is None else entries_of(mask, data, steps)
+    graph = EncodedGraph(int(data.num_nodes or 0), data.edge_index.cpu().long().numpy(), {}, {}, entries)
     for key, role in roles.items():
         value = data.get(key)
         count = graph.num_nodes if role == "node" else graph.edge_index.shape[1]

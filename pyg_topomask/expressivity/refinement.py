@@ -19,12 +19,16 @@ of PyG's float32 random-walk encodings, about 1e-6."""
 
 @dataclass
 class EncodedGraph:
-    """A graph as arrays: edges ``[2, E]``, node encodings ``[N, F]`` and edge encodings ``[E, F]`` by name."""
+    """A graph as arrays: edges ``[2, E]``, node encodings ``[N, F]`` and edge encodings ``[E, F]`` by name.
+
+    Attention may read it through the matrices ``mask [H, N, N]``.
+    """
 
     num_nodes: int
     edge_index: Array
     node: dict[str, Array]
     edge: dict[str, Array]
+    mask: Array | None = None
 
 
 @dataclass
@@ -119,6 +123,36 @@ def refine(union: JoinedGraphs, color: Array, rounds: int | None) -> Array:
     return color
 
 
+def refine_with_masks(union: JoinedGraphs, color: Array, masks: Sequence[Array], rounds: int | None) -> Array:
+    """As `refine`, but a round also reads the sums of each mask's rows over the nodes of each colour."""
+    count = np.unique(color).size
+    while rounds != 0 and not (union.num_graphs == 2 and differ(union.graph, color)):
+        rounds = None if rounds is None else rounds - 1
+        keys = zip(refine(union, color, 1).tolist(), _sums_by_color(color, masks))
+        table: dict[tuple[int, bytes], int] = {}
+        color = np.array([table.setdefault(key, len(table)) for key in keys], dtype=np.int64)
+        if len(table) == count:
+            break
+        count = len(table)
+    return color
+
+
+def _sums_by_color(color: Array, masks: Sequence[Array]) -> list[bytes]:
+    """For each node, its colours with sums of mask entries that are not zero, and numbers of these sums."""
+    kinds, sums, start = [], [np.zeros((1, len(masks[0])))], 0
+    for mask in masks:
+        own, place = np.unique(color[start : start + mask.shape[-1]], return_inverse=True)
+        sums.append((mask @ np.eye(own.size)[place]).reshape(len(mask), -1).T)  # [N C, H]
+        kinds.append(own)
+        start += mask.shape[-1]
+    zero, *number = row_ids([np.concatenate(sums)], sum(map(len, sums)))
+    found, rest = [], np.array(number, dtype=np.int64)
+    for own, mask in zip(kinds, masks):
+        rows, rest = np.split(rest, [own.size * mask.shape[-1]])
+        found += [np.stack([own, row])[:, row != zero].tobytes() for row in rows.reshape(-1, own.size or 1)]
+    return found
+
+
 def differ(graph: Array, color: Array) -> bool:
     """Whether some colour has different frequencies in graphs 0 and 1."""
     ids = np.unique(color, return_inverse=True)[1]
@@ -148,7 +182,8 @@ def classes_of(graphs: Sequence[EncodedGraph], rounds: int | None) -> list[int]:
     classes = _histogram_classes(graphs, rounds, exact_only=True)
     for members in members_of(classes):
         some = [graphs[i] for i in members]
-        if not all(_is_exact(a) for graph in some for rows in (graph.node, graph.edge) for a in rows.values()):
+        encodings = [rows for graph in some for rows in (*graph.node.values(), *graph.edge.values())]
+        if some[0].mask is not None or not all(map(_is_exact, encodings)):
             start = max(classes) + 1
             for i, number in zip(members, _histogram_classes(some, rounds, exact_only=False)):
                 classes[i] = start + number
@@ -159,7 +194,8 @@ def _histogram_classes(graphs: Sequence[EncodedGraph], rounds: int | None, exact
     if not graphs:
         return []
     union = unite(graphs, exact_only)
-    color = refine(union, union.color, rounds)
+    masks = [graph.mask for graph in graphs if graph.mask is not None and not exact_only]
+    color = refine_with_masks(union, union.color, masks, rounds) if masks else refine(union, union.color, rounds)
     color = color[np.lexsort((color, union.graph))]
     parts = np.split(color, np.cumsum([graph.num_nodes for graph in graphs])[:-1])
     numbers: dict[bytes, int] = {}

@@ -34,10 +34,10 @@ def test_first_model(script, in_folder):
     notebook = read(script, "first_model")
     stored = kinds(notebook)
     first = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
-    settings = "num_graphs, num_train, num_epochs = 400, 300, 12\n"
-    first["source"][first["source"].index(settings)] = "num_graphs, num_train, num_epochs = 24, 16, 2\n"
+    settings = "num_graphs, num_train, num_epochs = 160, 128, 15\n"
+    first["source"][first["source"].index(settings)] = "num_graphs, num_train, num_epochs = 6, 4, 2\n"
     names = script.run(notebook)
-    assert [len(history) for history in names["histories"].values()] == [2, 2]
+    assert [len(history) for history in names["histories"].values()] == [2, 2, 2]
     assert kinds(notebook) == stored
 
 

@@ -62,7 +62,7 @@ class PrimalBase(Attention):
         return weight.view(-1, 2, self.rank).permute(1, 2, 0)
 
     def _map_scores(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The output of each head without its bias, ``[N, H, D]``, and the sums of squares of scores ``[2 H, N, s]``."""
+        """The output of each head, ``[N, H, D]``, and the sums of squares of scores ``[2 H, N, s]``."""
         if not self._out_is_called:
             return map_scores(scores, self._out_weight(), lambda z: dropout(z, self.dropout, self.training))
         dropped = dropout(scores, self.dropout, self.training)

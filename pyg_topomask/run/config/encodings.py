@@ -53,7 +53,7 @@ class EnabledConfig(Section):
     read_if = (ReadIf("encoding"),)
     no_effect_because: ClassVar = {"encodings are passed on only in the node features": "pass_as_var"}
 
-    enable: Annotated[bool, ReadIf("always")] = False
+    enable: Annotated[bool, ReadIf("enabled_encoding")] = False
     """Whether the encoding is computed."""
 
 

@@ -109,6 +109,10 @@ class Conditions:
         """The encoding is a part of dataset.node_encoder_name."""
         return key.split(".")[0].removeprefix("posenc_") in self.encoders
 
+    def enabled_encoding(self, key: str) -> bool:
+        """The encoding is a part of dataset.node_encoder_name."""  # nothing is said of one that is switched off
+        return self.encoding(key) or not self.config.value(key)
+
     def finished_run(self, key: str) -> bool:
         """The config starts from a finished run, pretrained.dir."""
         return self.config.pretrained.dir != ""

@@ -70,6 +70,7 @@ SPLIT = "the kind of split, dataset.split_mode, has this setting"
         ("pretrained.freeze_main=true", "", "the config starts from a finished run, pretrained.dir", None),
         ("wandb.project=x", "wandb.use=false", "wandb.use is true", ""),
         ("posenc_SignNet.dim_pe=3", "", "the encoding is a part of dataset.node_encoder_name", None),
+        ("posenc_SignNet.enable=true", "", "the encoding is a part of dataset.node_encoder_name", None),
         ("optim.momentum=0.5", "", "optim.optimizer is sgd", "optim.optimizer=sgd"),
         ("optim.num_warmup_epochs=2", "optim.scheduler=cos", "scheduler is cosine_with_warmup or linear_w", ""),
         ("optim.steps=[3]", "", "optim.scheduler is step", "optim.scheduler=step"),

@@ -75,6 +75,36 @@ def test_what_a_function_may_not_return(registries, found, message):
         load_dataset(DatasetConfig(format="Registered", name="odd"))
 
 
+X = torch.ones(6, 3)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize|TypedStorage")
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("y", lambda: None, r"graphs need 'y', .* graph 5 has none"),
+        ("y", lambda: torch.tensor([float("nan")]), "'y' of graph 5 must hold classes 0, 1, … .got none, or NaN"),
+        ("y", lambda: [1], r"'y' of graph 5 must be a dense tensor .* \(got \[1\]\)"),
+        (
+            "edge_index",
+            lambda: torch.ones(2, 3),
+            r"'edge_index' of graph 5 must be integers \[2, E\] \(got torch.float32",
+        ),
+        ("x", lambda: X.to("meta"), "'x' of graph 5 must be a dense tensor of real numbers .* on meta"),
+        ("x", lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.quint8), "'x' of graph 5 must .* torch.quint8"),
+        ("x", lambda: X.to(torch.complex64), "'x' of graph 5 must .* torch.complex64"),
+        ("name", lambda: Calls(print, "executed"), "it refers to print, which is not data and would be executed"),
+    ],
+)
+def test_one_graph_that_does_not_fit_is_named(name, value, message, tmp_path, capsys):
+    graphs = [each.clone() for each in GRAPHS]
+    graphs[5][name] = value()
+    torch.save(graphs, tmp_path / "graphs.pt")
+    with pytest.raises(RunError, match=message):
+        load_dataset(DatasetConfig(format="Files", name="a", dir=str(tmp_path / "graphs.pt")))
+    assert capsys.readouterr().out == ""
+
+
 class Stored(InMemoryDataset):
     processed_file_names = "data.pt"
 

@@ -7,6 +7,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch_geometric.data import Data, InMemoryDataset
 
 from pyg_topomask.data.disk import HEADER, DiskGraph
@@ -91,15 +93,36 @@ def _loaded(found: Any, data: DatasetConfig, task: Task) -> LoadedDataset:
         raise RunError(
             f"dataset: there must be a Data, or a list of them that is not empty (got {type(found).__name__})"
         )
-    shapes = {None if graph.x is None else tuple(graph.x.shape[1:]) for graph in graphs}
+    shapes = set()
+    for number, graph in enumerate(graphs):
+        _check(graph, number, task)
+        shapes.add(None if graph.x is None else tuple(graph.x.shape[1:]))
     if len(shapes) > 1:
         raise RunError(f"dataset: nodes of all graphs need as many features 'x' (got rows of shape {shapes})")
-    target = first.get(task.target_name)
-    if target is None:
-        raise RunError(f"dataset.task: graphs need {task.target_name!r}, the targets of each {task.level}")
     if task.kind in ("regression", "multilabel"):
-        return LoadedDataset(graphs, Task(task.level, task.kind, max(1, target.numel() // task.count(first))), parts)
+        return LoadedDataset(
+            graphs, Task(task.level, task.kind, max(1, first[task.target_name].numel() // task.count(first))), parts
+        )
     if task.level == "edge":
         return LoadedDataset(graphs, task, parts)
     most = max(int(graph[task.target_name].max()) for graph in graphs)
     return LoadedDataset(graphs, classification(task.level, max(2, most + 1)), parts)
+
+
+def _check(graph: Data, number: int, task: Task) -> None:
+    """Refuse a graph whose attributes are not numbers in memory, or whose targets are no classes. Raises RunError."""
+    target = graph.get(task.target_name)
+    if target is None:
+        raise RunError(
+            f"dataset.task: graphs need {task.target_name!r}, the targets of each {task.level}; graph {number} has none"
+        )
+    for name in ("x", "edge_attr", "edge_index", task.target_name):
+        value, wanted = graph.get(name), "integers [2, E]" if name == "edge_index" else "a dense tensor of real numbers"
+        fits = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
+        if fits and name == "edge_index":
+            fits = value.dtype in (torch.int64, torch.int32)
+        if value is not None and not (fits and not value.is_quantized and not value.is_complex()):
+            got = f"{value.dtype}, {value.layout}, on {value.device}" if isinstance(value, Tensor) else repr(value)[:80]
+            raise RunError(f"dataset: {name!r} of graph {number} must be {wanted} (got {got})")
+    if task.kind in ("binary", "multiclass") and not (target.numel() and bool(target.isfinite().all())):
+        raise RunError(f"dataset: {task.target_name!r} of graph {number} must hold classes 0, 1, … (got none, or NaN)")
