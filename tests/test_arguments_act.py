@@ -104,6 +104,8 @@ WIDE = "LinearNodeEncoder", "LinearEdgeEncoder", "ElstaticSE"
 
 GATED = GPSStack(C, 1, conv="gatedgcn", attn="transformer")
 BIASED = GPSStack(C, 1, attn=lambda layer: nn.FullAttention(C, 2, attn_bias="attn_bias"))
+GATE = GPSStack(C, 1, conv=lambda layer: nn.GatedGCN(C, equivariant_stable=True))
+STABLE = {"layers": GATE, "pe_encoder": EquivStableLapPE(3)}
 GIVEN = {
     "channels": C, "in_channels": C, "out_channels": 3, "num_layers": 2, "num_types": 9, "times": [1.0],
     "steps": [1, 2], "grid_shape": (N,), "motif": "circle", "task": "ring", "force": "springs", "num_parts": 3,
@@ -151,7 +153,7 @@ ANOTHER = {
     "attribute": "x", "head_layers": 2, "conv": "gat", "attn": "linear", "attn_type": "linear",
     "node_encoder": LinearNodeEncoder(C, C, 0.5), "head": HEADS["node"](C, 2), "nn": Linear(C, C, False),
     "norm_out": LayerNorm(C), "edge_dim": C, "GPSNetwork.layers": GPSStack(C, 2, conv="gatedgcn"),
-    "GPSNetwork.edge_encoder": LinearEdgeEncoder(C, C, 0.5), "GPSNetwork.pe_encoder": ({}, EquivStableLapPE(3)),
+    "GPSNetwork.edge_encoder": LinearEdgeEncoder(C, C, 0.5), "GPSNetwork.pe_encoder": (STABLE, EquivStableLapPE(4)),
     "GPSNetwork.bias_encoder": ({"layers": BIASED}, GraphormerBias(2, 9)), "GPSNetwork.graph_token": GraphToken(C),
     "GPSNetwork.pool_token": ({"graph_token": GraphToken(C)}, True),
     **dict.fromkeys(["ComposedNodeEncoder.base"], lambda width: LinearNodeEncoder(width, C, 0.5)),
@@ -203,7 +205,7 @@ ANOTHER = {
 def numbers(name, given, fill):
     """What an object gives: outputs, and the gradients that are not zero, in training and in evaluation."""
     torch.manual_seed(0)
-    made, data = CLASSES[name](**given), LINE if "grid_shape" in given or "Grid" in name else GRAPH
+    made, data = CLASSES[name](**copy.deepcopy(given)), LINE if "grid_shape" in given or "Grid" in name else GRAPH
     if isinstance(made, MaskOperator):
         x = torch.linspace(0, 1, made.num_nodes)[:, None].expand(-1, made.heads or 1)[..., None]
         return [made.to_dense(), made @ x, torch.as_tensor(made.error)]
@@ -233,8 +235,11 @@ def called(module, given, batch):
     width = C if "nn" in given else given.get("channels", C)
     x = torch.randn(2 * N, given.get("in_channels", width), requires_grad=True)
     offered = {"x": x, "edge_index": batch.edge_index, "batch": batch.batch, "graph": batch}
+    offered |= {"pe": torch.randn(2 * N, 3)}
+    if isinstance(module, nn.GatedGCN) and module.gate is None:
+        del offered["pe"]
     edges = given.get("edge_dim", None if isinstance(module, nn.GPSModel) else width)
-    offered |= {"pe": torch.randn(2 * N, 3), "edge_attr": edges and torch.randn(batch.num_edges, edges)}
+    offered |= {"edge_attr": edges and torch.randn(batch.num_edges, edges)}
     taken = {
         *inspect.signature(module.forward).parameters,
         *["edge_attr"] * (hasattr(module, "takes") and module.takes("edge_attr")),

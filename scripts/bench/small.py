@@ -113,7 +113,12 @@ def main() -> None:
     torch.set_num_threads(1)
     names = options.only or (QUICK if options.quick else ["none", *ATTENTION])
     found = measure([PEER, *names], 15 if options.quick else options.rounds, options.grids)
-    load = {"graphs": NUM_GRAPHS, "nodes": "8 × 8" if options.grids else [LEAST_NODES, MOST_NODES], "channels": CHANNELS, "heads": HEADS}
+    load = {
+        "graphs": NUM_GRAPHS,
+        "nodes": "8 × 8" if options.grids else [LEAST_NODES, MOST_NODES],
+        "channels": CHANNELS,
+        "heads": HEADS,
+    }
     print(", ".join(f"{key} {value}" for key, value in load.items()) + "; processor time on one thread")
     print(f"{'attention':14s} {'ms':>7} {'x ' + PEER:>10} {'collation ms':>13}")
     for name, row in found.items():

@@ -48,7 +48,7 @@ def test_gated_gcn_is_the_formula(stable, training):
             value.data.uniform_(0.5, 1.5)
     with torch.no_grad():
         wanted = naive(conv, graph, training)
-        found = conv(graph.x, graph.edge_index, graph.edge_attr, graph.pe)
+        found = conv(graph.x, graph.edge_index, graph.edge_attr, graph.pe if stable else None)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
@@ -151,5 +151,7 @@ def test_bad_input_is_refused():
         conv(graph.x, graph.edge_index, graph.edge_attr[:, :4])
     with pytest.raises(TypeError, match=r"edges as a \[2, E\] tensor \(got object\)"):
         conv(graph.x, object(), graph.edge_attr)
+    with pytest.raises(ValueError, match="reads 'pe' only with equivariant_stable=True"):
+        conv(graph.x, graph.edge_index, graph.edge_attr, graph.pe)
     with pytest.raises(ValueError, match="EquivStableLapPE makes from the transform AddLaplacianEncoding"):
         StableGate(4)(None, graph.edge_index)

@@ -87,13 +87,16 @@ class GatedGCN(Resettable):
 
         Raises:
             TypeError: If ``edge_index`` is not a tensor, because the order of edge features would be lost.
-            ValueError: If edge features or encodings are missing or have another shape.
+            ValueError: If edge features or encodings are missing or have another shape, or ``pe`` is given without
+                ``equivariant_stable``.
         """
         if not isinstance(edge_index, Tensor):
             raise TypeError(f"GatedGCN needs edges as a [2, E] tensor (got {type(edge_index).__name__})")
         if edge_attr is None or edge_attr.shape != (edge_index.size(1), self.channels):
             got = "none; DummyEdge makes one vector for all edges" if edge_attr is None else list(edge_attr.shape)
             raise ValueError(f"GatedGCN needs 'edge_attr' [{edge_index.size(1)}, {self.channels}] (got {got})")
+        if pe is not None and self.gate is None:
+            raise ValueError("GatedGCN reads 'pe' only with equivariant_stable=True; leave 'pe' out or set it")
         scale = None if self.gate is None else self.gate(pe, edge_index)
         aggregated, edges = gated_sum(
             self.lin_target(x), self.lin_source(x), self.lin_value(x), self.lin_edge(edge_attr), edge_index, scale
