@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
+from inspect import signature
 from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 _warned: set[str] = set()
 
@@ -54,6 +57,25 @@ def check_names(taker: str, given: Iterable[str], known: Collection[str]) -> Non
             near = get_close_matches(name, known, 1)
             takes = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'no such arguments'}"
             raise TypeError(f"{taker} takes no {name!r}: {takes}")
+
+
+def check_keywords(make: Callable[..., Any], name: str, given: Iterable[str]) -> None:
+    """Refuse keywords that a constructor does not take. Raises TypeError."""
+    known = signature(make).parameters
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in known.values()):
+        check_names(name, given, [key for key in known if key != "self"])
+
+
+def check_dtype(module: Module, x: Tensor) -> None:
+    """Refuse a ``x`` in a dtype that no parameter of a module has, outside of autocast. Raises TypeError."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
+        return
+    dtypes = list(dict.fromkeys(p.dtype for p in module.parameters() if p.is_floating_point()))
+    if dtypes and x.dtype not in dtypes:
+        raise TypeError(
+            f"'x' is {x.dtype}, but the parameters of {type(module).__name__} are {dtypes[0]}: use x.to({dtypes[0]})"
+            + (f" or module.to({x.dtype})" if x.is_floating_point() else "")
+        )
 
 
 def check_floating(name: str, value: Tensor) -> None:

@@ -11,7 +11,7 @@ def auxiliary_loss(module: Module) -> Tensor:
     """Sum of the loss terms that ``module`` and its submodules set in their last forward pass.
 
     A module contributes by setting its attribute ``auxiliary_loss`` to a scalar tensor in each forward pass. Gradient
-    checkpointing needs ``use_reentrant=False``, and DDP needs ``find_unused_parameters=False``.
+    checkpointing needs ``use_reentrant=False``.
 
     Returns:
         A scalar; zero without a gradient if no module contributes.

@@ -25,9 +25,14 @@ def export_model(model: GPSModel, graph: Data) -> ExportedProgram:
             different sizes is best: sizes 0 and 1 become constants.
 
     Raises:
+        TypeError: If the model is no `GPSModel`.
         RuntimeError: If the model is in training mode, or a part of it cannot be exported.
         ValueError: If the graph lacks what the model requires.
     """
+    if not isinstance(model, GPSModel):
+        raise TypeError(
+            f"export_model takes a GPSModel (got {type(model).__name__}): for other modules, call torch.export.export"
+        )
     inputs = graph_inputs(graph, model)
     sizes = torch.utils._pytree.tree_map(lambda x: dict.fromkeys(range(x.dim()), Dim.AUTO), inputs)
     with torch.no_grad():

@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch_geometric.data import Data
 from torch_geometric.nn.attention import PerformerAttention
 
+from pyg_topomask.checks import check_dtype
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.graph_attributes import graph_of, weight_of_edges, with_weight
@@ -25,7 +26,7 @@ _OWN = {"multihead": MultiheadAttention, "performer": PerformerAttention}
 """Attentions that stay PyG's own; its ``GPSConv.forward`` calls no others."""
 
 
-class GPSConv(Explained, torch_geometric.nn.GPSConv):
+class GPSConv(torch_geometric.nn.GPSConv, Explained):
     """:class:`torch_geometric.nn.GPSConv` with any attention of this package.
 
     Its arguments come in PyG's order and its parameters have PyG's names, so it takes the place of PyG's class in a
@@ -100,6 +101,7 @@ class GPSConv(Explained, torch_geometric.nn.GPSConv):
             **kwargs: Further arguments of the convolution, such as ``edge_attr``. ``edge_weight`` is that of ``graph``
                 by default. Without ``graph``, masks read ``edge_weight`` and ``edge_type``, too.
         """
+        check_dtype(self, x)
         if self.conv is not None and "edge_weight" not in kwargs:
             kwargs = with_weight(self.conv, kwargs, weight_of_edges(graph, edge_index, x.dtype))
         if batch is None and graph is not None:

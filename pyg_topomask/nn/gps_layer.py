@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_names, warn_once
+from pyg_topomask.checks import check_dtype, check_names, warn_once
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
@@ -167,6 +167,7 @@ class GPSLayer(Explained, Resettable):
             TypeError: If no convolution accepts an argument.
             ValueError: If the graph has not one weight for each edge.
         """
+        check_dtype(self, x)
         check_conv_kwargs(self.convs, conv_kwargs)
         if "edge_weight" not in conv_kwargs:
             conv_kwargs["edge_weight"] = weight_of_edges(graph, edge_index, x.dtype)

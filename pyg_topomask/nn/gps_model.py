@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import LazyLinear, Linear, Module
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_choice, check_integer, is_exporting
+from pyg_topomask.checks import check_choice, check_dtype, check_integer, is_exporting
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import Part
@@ -146,6 +146,7 @@ class GPSModel(Explained, Resettable):
         if batch is None and graph is not None:
             batch = graph.get("batch")
         num_graphs = count_graphs(graph, batch)
+        check_dtype(self.encoder, x)
         x = self.encoder(x)
         x, tokens = self.dropout(x), None
         if self.token is not None:

@@ -13,6 +13,7 @@ from torch_geometric.resolver import normalize_string, resolver
 from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.nn.attention.pyg import DENSE, ConvAttention, DenseAttention
 from pyg_topomask.nn.conv import GatedGCN
+from pyg_topomask.nn.mask import MASK
 
 _CONVS = [
     cls for cls in vars(torch_geometric.nn.conv).values() if isinstance(cls, type) and issubclass(cls, MessagePassing)
@@ -39,6 +40,12 @@ def as_attention(
     if isinstance(attn, str):
         lower = {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}
         found = EVERY_ATTENTION.get(attn) or lower.get(attn.lower())
+        masks = {key.lower(): cls.__name__ for key, cls in MASK.items()}
+        if found is None and attn.lower() in masks:
+            raise ValueError(
+                f"{attn!r} is a mask and no attention: give an attention with it, such as MaskedAttention({channels}, "
+                f"{heads}, mask={masks[attn.lower()]}(…)), which GPSModel and GPSStack take as lambda layer: …"
+            )
         if found is None:
             raise ValueError(f"no attention is called {attn!r}; there are {', '.join(EVERY_ATTENTION)}")
         settings: dict[str, Any] = {"heads": heads, **(attn_kwargs or {})}

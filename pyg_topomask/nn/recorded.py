@@ -15,6 +15,8 @@ from torch.nn import Module
 from torch.utils._python_dispatch import _disable_current_modes
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_keywords
+
 
 class Recorded(Module):
     """A module that remembers the arguments of its constructor, so that `call_in_program` can build it again."""
@@ -33,6 +35,7 @@ class Recorded(Module):
 
         @wraps(make)
         def record(self: Recorded, *given: Any, **named: Any) -> None:
+            check_keywords(make, type(self).__name__, named)
             make(self, *given, **named)
             self._made_with = dict(zip(names, given)) | named  # the constructor of the subclass is the last to do so
 

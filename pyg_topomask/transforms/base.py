@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from functools import wraps
 from typing import Any, ClassVar
 
 from torch.utils.data import Dataset
 from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.transforms import BaseTransform, Compose
+
+from pyg_topomask.checks import check_keywords
 
 
 class GraphTransform(BaseTransform):
@@ -23,6 +26,19 @@ class GraphTransform(BaseTransform):
 
     adds: ClassVar[tuple[str, ...]]
     """Names of the attributes. ``{name}`` is the argument ``name``, and ``*`` any text."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        make: Any = vars(cls).get("__init__")
+        if make is None:
+            return
+
+        @wraps(make)
+        def checked(self: GraphTransform, *given: Any, **named: Any) -> None:
+            check_keywords(make, type(self).__name__, named)
+            make(self, *given, **named)
+
+        cls.__init__ = checked  # type: ignore[method-assign]
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         """Attributes to add to each graph; :obj:`None` removes an attribute."""

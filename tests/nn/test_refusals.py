@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import Linear
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.nn.attention import SGFormerAttention
@@ -18,6 +19,7 @@ from pyg_topomask.nn import (
     GKATConv,
     GPSConv,
     GPSLayer,
+    GPSModel,
     GPSStack,
     GRFAttention,
     GRFMask,
@@ -33,13 +35,14 @@ from pyg_topomask.nn import (
     SANAttention,
     ToeplitzMask,
     TreeMask,
+    export_model,
 )
 from pyg_topomask.nn.encoder.features import MLPNodeEncoder
 from pyg_topomask.nn.encoder.laplacian import LapPE, SignNet
 from pyg_topomask.nn.encoder.pair_bias import RelativeWalkBias
 from pyg_topomask.ops import deconvolve
 from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddRandomWalks
+from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddHops, AddRandomWalks
 from tests.nn.encoder_cases import encodable
 from tests.nn.gps_cases import Conv, batch_of
 
@@ -57,6 +60,12 @@ def biased(bias):
 
 def virtual(graph, **carry):
     return ExphormerAttention(8, num_virtual=2)(X, None, graph, **carry)
+
+
+def changed(part, change, size=15):
+    """A graph with walks of which one attribute is changed."""
+    diagonal = torch.zeros(5, size)
+    return WALKED.clone().update({f"walk_{part}": change(WALKED[f"walk_{part}"]), "walk_diagonal": diagonal})
 
 
 def positioned(*position):
@@ -183,7 +192,31 @@ LAYERS = [
 ]
 
 
-@pytest.mark.parametrize(("build", "error", "message"), [*ATTENTIONS, *NUMBERS, *MASKS, *LAYERS])
+X64, EDGES = X.double(), PATH.edge_index
+KEYWORDS_AND_DTYPES = [
+    (lambda: AddRandomWalks(walks=3), TypeError, "AddRandomWalks takes no 'walks': did you mean 'num_walks'"),
+    (lambda: AddHops(hops=3), TypeError, "AddHops takes no 'hops': did you mean 'max_hops'"),
+    (lambda: GRFAttention(8, max_lenght=3), TypeError, "GRFAttention takes no 'max_lenght': did you mean 'max_length'"),
+    (lambda: HopMask(reach=3), TypeError, "HopMask takes no 'reach': it takes heads, max_hops"),
+    (lambda: GPSLayer(8, attn="hop", heads=2), ValueError, r"is a mask .*MaskedAttention\(8, 2, mask=HopMask\(…\)\)"),
+    (lambda: export_model(Linear(8, 8), PATH), TypeError, r"export_model takes a GPSModel \(got Linear\)"),
+    (
+        lambda: FullAttention(8)(X64),
+        TypeError,
+        "'x' is torch.float64, but .* of FullAttention are torch.float32",
+    ),
+    (lambda: PrimphormerAttention(8)(X.bfloat16()), TypeError, "'x' is torch.bfloat16"),
+    (lambda: GPSLayer(8, "gcn")(X64, EDGES), TypeError, "'x' is torch.float64, but the parameters of GPSLayer are"),
+    (lambda: GPSConv(8, None)(X64, EDGES), TypeError, "'x' is torch.float64, but the parameters of GPSConv are"),
+    (lambda: GPSModel(8, 8, 2, 1, "gcn")(X.long(), EDGES), TypeError, r"'x' is torch.int64, .*x.to\(torch.float32\)$"),
+    (lambda: GRFMask()(changed("index", lambda x: x.flip(1))), ValueError, "in the same order"),
+    (lambda: RWGNKMask()(changed("index", lambda x: x.flip(1))), ValueError, "in the same order"),
+    (lambda: RWGNKMask(learnable=True)(changed("length", lambda x: x.flip(0))), ValueError, "in the same order"),
+    (lambda: GRFMask(diagonal="corrected")(changed("load", lambda x: x, size=0)), ValueError, "has no coefficients"),
+]
+
+
+@pytest.mark.parametrize(("build", "error", "message"), [*ATTENTIONS, *NUMBERS, *MASKS, *LAYERS, *KEYWORDS_AND_DTYPES])
 def test_bad_arguments_are_refused(build, error, message):
     with pytest.raises(error, match=message):
         build()

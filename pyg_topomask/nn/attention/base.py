@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, is_exporting, readable
+from pyg_topomask.checks import NonFiniteError, check_dtype, check_heads, check_integer, is_exporting, readable
 from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
 from pyg_topomask.nn.card import Described
 from pyg_topomask.nn.edge_probe import EdgeProbe, ending_explanations
@@ -35,6 +35,8 @@ def uncompiled(forward: Forward) -> Forward:
     @wraps(forward)
     def call(self: Any, *inputs: Any, **more: Any) -> Any:
         if not is_exporting():
+            if isinstance(inputs[0], Tensor) and inputs[0].is_floating_point():
+                check_dtype(self, inputs[0])
             return as_it_is(self, *inputs, **more)
         return (partial(forward, self) if self.is_traceable else partial(call_in_program, self))(*inputs, **more)
 

@@ -118,8 +118,8 @@ class GKATConv(Attention):
     Cost: proportional to the number of node pairs whose walks meet, which grows with the square of a hub's degree.
     More than 2^23 pairs are processed in parts, with a `PerformanceWarning`, so that memory stays below about 2 GiB.
 
-    The graph must carry walks: add :class:`~pyg_topomask.transforms.AddRandomWalks` with ``independent=False`` and the
-    same ``max_length`` and ``name``.
+    The graph must carry walks: add :class:`~pyg_topomask.transforms.AddRandomWalks` with ``independent=False``,
+    ``halt_prob=0`` and the same ``max_length`` and ``name``, or ``that_add(conv.requires, **conv.transform_settings)``.
 
     Args:
         in_channels: Width of the input.
@@ -170,7 +170,7 @@ class GKATConv(Attention):
         self.negative_slope, self.dropout, self.elu = negative_slope, dropout, elu
         self.path, self.normalizer = path, normalizer
         self.mask = RWGNKMask(heads, decay, alpha, max_length, learnable, name)
-        self.requires = self.mask.requires
+        self.requires, self.transform_settings = self.mask.requires, self.mask.transform_settings
         self.lin = Linear(in_channels, heads * out_channels, bias=False)
         self.att_receiver = Parameter(torch.empty(heads, out_channels))
         self.att_sender = Parameter(torch.empty(heads, out_channels))

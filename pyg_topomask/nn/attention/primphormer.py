@@ -10,7 +10,7 @@ from torch.nn import Linear, Module, Parameter
 from torch.nn.init import orthogonal_, uniform_
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_integer, is_exporting
+from pyg_topomask.checks import check_dropout, check_dtype, check_integer, is_exporting
 from pyg_topomask.nn.attention.base import Attention, check_carry, check_input
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
@@ -77,8 +77,9 @@ class PrimalBase(Attention):
         energy = (squares * sqrt_lambda.square()).sum() / 2
         if not is_exporting():  # programs change no attributes
             self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
-        if not self._out_is_called and self.out.bias is not None:
-            out = out + self.out.bias
+        unchanged = 0 * sqrt_lambda.sum()  # the output depends on all parameters, as DDP wants
+        bias = None if self._out_is_called else self.out.bias
+        out = out + (unchanged if bias is None else bias + unchanged)
         return out.reshape(-1, self.channels).to(dtype)
 
 
@@ -103,10 +104,10 @@ class PrimphormerAttention(PrimalBase):
         - \mathrm{Tr}(W_e^\top W_r),
 
     averaged over heads before it is squared. Add it to the loss with the paper's weight η (0.1 or 0.01):
-    ``loss + eta * auxiliary_loss(model)``. Do so even if η is 0, because :math:`\Lambda` enters nothing else and DDP
-    needs a gradient for it. The means run over all nodes of the batch, as in the paper's pseudo-code, so every node has
-    the same weight and the objective estimates that of the whole data set. The loss therefore depends on how graphs are
-    batched, as with batch norm; the output does not.
+    ``loss + eta * auxiliary_loss(model)``. Without it, the gradient of :math:`\Lambda` is zero. The means run over all
+    nodes of the batch, as in the paper's pseudo-code, so every node has the same weight and the objective estimates
+    that of the whole data set. The loss therefore depends on how graphs are batched, as with batch norm; the output
+    does not.
 
     Gradient checkpointing needs ``use_reentrant=False``, because reentrant checkpointing computes the loss without a
     gradient, which :func:`~pyg_topomask.nn.auxiliary_loss` refuses.
@@ -190,6 +191,7 @@ class PrimphormerAttention(PrimalBase):
         Given a ``carry [B, s]`` from `initial_carry` or the previous layer, return ``(x, carry)``.
         """
         batch = check_input(x, self.channels, batch, graph)
+        check_dtype(self, x)
         if carry is None:
             state = self.initial_carry(1 if batch is None else segments(batch).num_graphs)
         else:

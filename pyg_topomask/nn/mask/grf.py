@@ -14,6 +14,7 @@ from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_table_size
 from pyg_topomask.nn.mask.base import Mask, initial_modulation
+from pyg_topomask.nn.mask.structure import warn_of_walks
 from pyg_topomask.operators import GRFOperator, HeadStackOperator, MaskOperator, ProductOperator
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, at_least_float32
@@ -163,11 +164,14 @@ class GRFMask(Mask):
             second = [graph[f"{name}_key_{part}"] for part in _PARTS]
         coeffs = self._diagonal(graph[f"{name}_diagonal"]) if self.corrects else None
         walks = walk_product(*first, *second, num_nodes, self.max_length, functions[0].dtype, coeffs)
+        warn_of_walks(self, graph, name)
         return GRFOperator(walks, *functions)
 
     def _diagonal(self, coeffs: Tensor) -> Tensor:
         """Stored coefficients of the diagonal, refused where walks may be longer than the mask covers."""
         given = coeffs.size(1)
+        if given == 0:
+            raise ValueError("the stored diagonal has no coefficients: draw the walks again")
         if given > num_monomials(self.max_length):
             raise ValueError(
                 f"the stored diagonal has {given} coefficients for a node, but 'max_length' = {self.max_length} makes "

@@ -12,13 +12,14 @@ from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_table_size
 from pyg_topomask.nn.mask.base import Mask
+from pyg_topomask.nn.mask.structure import warn_of_walks
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
 from pyg_topomask.operators.sparse_factor import Factor
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import WalkTable
-from pyg_topomask.ops.walks.pair_table import EntryTable, fits_together
+from pyg_topomask.ops.walks.pair_table import EntryTable, check_walks, fits_together
 from pyg_topomask.ops.walks.product import WalkProduct, walk_product
 
 
@@ -109,9 +110,12 @@ class RWGNKMask(Mask):
         table = (index, length, count, int(graph.num_nodes), self.max_length)
         if not self.learnable:
             read = _number_once if decay.is_cuda else _number
-            return _constant_kernel(*table, read(decay), read(alpha), decay.dtype)
+            kernel = _constant_kernel(*table, read(decay), read(alpha), decay.dtype)
+            warn_of_walks(self, graph, self.name, halt=False)
+            return kernel
         with torch.autocast(index.device.type, enabled=False):  # sums of counts need float32
             walks, modulation, scale = _walks(*table, decay.abs(), alpha.abs())
+        warn_of_walks(self, graph, self.name, halt=False)
         return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
 
 
@@ -146,7 +150,9 @@ def _constant_kernel(
     dtype: torch.dtype,
 ) -> ConstantOperator:
     """The kernel for numbers that do not change, computed once for all layers that read the same tensors."""
-    features = _compiled_features(WalkTable(index, length, count.to(dtype)), num_nodes, max_length, decay, alpha)
+    table = WalkTable(index, length, count.to(dtype))
+    check_walks(table, num_nodes, max_length)
+    features = _compiled_features(table, num_nodes, max_length, decay, alpha)
     if features is None:
         numbers = (torch.tensor(x, dtype=dtype, device="cpu") for x in (decay, alpha))
         given = (x.to(index.device, non_blocking=True) for x in numbers)

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.graph_attributes import EDGE_MASK, check_table_size, read_edges, with_attributes
+from pyg_topomask.checks import readable, warn_once
+from pyg_topomask.nn.graph_attributes import EDGE_MASK, check_table_size, read_edges, transform_text, with_attributes
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import BlockDiagonalOperator, MaskOperator
 from pyg_topomask.ops.csr import CSR, check_edges, distinct_edges, edge_tensors, edges_of_relation, root_strengths
@@ -77,6 +78,34 @@ def _grids(shapes: Tensor, ptr: Tensor | None, num_nodes: int) -> list[tuple[int
             "samplers and subgraph() copy 'grid_shape' unchanged. Add AddGridShape() after sampling"
         )
     return [shape for shape in grids if prod(shape)]
+
+
+def warn_of_walks(mask: Any, graph: Data, name: str, halt: bool = True) -> None:
+    """Warn, once, that checked walks are shorter than the mask's ``max_length``, or halt though they may not."""
+    index, length, count = (graph.get(f"{name}_{part}") for part in ("index", "length", "count"))
+    if length is None or count is None or count.shape != length.shape or not readable(length):
+        return
+    hops, is_cut, halts = _lengths_of_walks(index, length, count)
+    kind = type(mask).__name__
+    if is_cut and hops < mask.max_length:
+        text = f"the walks end after {hops} hops, but {kind} has 'max_length' = {mask.max_length}, where it stays zero"
+        warn_once(f"{kind}: short walks", f"{text}: draw them by {transform_text(mask)}")
+    if halts and not halt:
+        text = f"{kind} is a kernel of walks of equal length, but these walks halt at random"
+        warn_once(f"{kind}: halting walks", f"{text}: draw them by {transform_text(mask)}")
+
+
+@once_per_batch
+def _lengths_of_walks(index: Tensor, length: Tensor, count: Tensor) -> tuple[int, bool, bool]:
+    """The longest walk in hops, whether longer ones were cut, and whether walks halt at nodes that others leave."""
+    if length.numel() == 0:
+        return 0, False, False
+    first, count = length == 1, count.double()
+    mass = count.new_zeros(int(length.max()) + 1).index_add(0, length.long(), count)
+    leaving = count.new_zeros(int(index.max()) + 1).index_add(0, index[0][first].long(), count[first])
+    hops, walkers = mass.numel() - 1, float(mass[-1] / count.min())
+    stay = min(float(mass[-1] / mass[0]) ** (1 / max(hops, 1)), 1.0)  # mean probability of a further hop
+    return hops, hops > 0 and (1 - stay) ** walkers < 1e-4, bool(((leaving > 0) & (leaving < 0.999)).any())
 
 
 def read_weighted_edges(mask: Module, graph: Any) -> tuple[Tensor, Tensor | None]:

@@ -34,8 +34,8 @@ def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
     """Refuse stored walks that are not those of a graph of ``num_nodes`` nodes, or too long.
 
     Raises:
-        ValueError: If tensors do not fit each other, a node does not exist, or a walk is longer than ``max_length``.
-            On CUDA, the values are checked by an assertion, without waiting.
+        ValueError: If tensors do not fit each other or are in different orders, a node does not exist, or a walk is
+            longer than ``max_length``. On CUDA, the values are checked by an assertion, without waiting.
     """
     if not fits_together(table):
         raise ValueError(
@@ -45,7 +45,8 @@ def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
     if table.length.numel() == 0:
         return
     (low, high), (shortest, longest) = table.index.aminmax(), table.length.aminmax()
-    fits = (low >= 0) & (high < num_nodes) & (shortest >= 0) & (longest <= max_length)
+    away = ((table.length == 0) & (table.index[0] != table.index[1])).any()
+    fits = (low >= 0) & (high < num_nodes) & (shortest >= 0) & (longest <= max_length) & ~away
     if holds(fits, "stored walks have nodes or lengths that do not exist: draw them again"):
         return
     if low < 0 or high >= num_nodes:
@@ -55,6 +56,8 @@ def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
         )
     if shortest < 0:
         raise ValueError(f"stored walks have a length of {int(shortest)} hops: draw them again")
+    if away:
+        raise ValueError("stored walks of 0 hops end at other nodes: are nodes and lengths in the same order?")
     raise ValueError(
         f"the stored walks reach {int(longest)} hops, but the modulation function covers 'max_length' = {max_length}. "
         "Give the mask and the transform the same 'max_length'"

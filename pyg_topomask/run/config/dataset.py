@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -47,8 +48,8 @@ class DatasetConfig(Section):
     """Family of data sets: OGB or PyG-<class>, such as PyG-ZINC; Registered, for register_dataset; Files, for graphs in
     the file or folder `dir`. `topomask list datasets` prints all."""
     name: str
-    """Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ... The default is all for PyG-ShapeNet and
-    Area_6 for PyG-S3DIS."""
+    """Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ... The default is all for PyG-ShapeNet,
+    Area_6 for PyG-S3DIS, and the name of `dir` for Files."""
     dir: str | None = None
     """Folder to search for raw files before $TOPOMASK_DATA; it may be read-only. With Files, a file or folder of graphs
     in the formats of torch.save and InMemoryDataset."""
@@ -124,6 +125,8 @@ class DatasetConfig(Section):
         values = values | {"format": family}
         if family in DEFAULT_NAMES and values.get("name", "none") in ("none", None):
             values["name"] = DEFAULT_NAMES[family]
+        if family == "Files" and values.get("name") is None:
+            values["name"] = Path(str(values.get("dir") or family)).stem
         if family in WITHOUT_STANDARD_SPLIT:
             values.setdefault("split_mode", "random")
         return values

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from pyg_topomask.run.config.base import AlsoCalled, takes_text
+from pyg_topomask.run.config.model import REPLACED
 from pyg_topomask.run.config.schema import Config, add_mask_sections, all_keys, contradictions, keys, section_of
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
 
@@ -146,6 +147,7 @@ def _explain(error: Any) -> tuple[str, str]:
         if not choices:
             return key, f"must be {error['ctx']['expected'].lower()} (got {_shown(given)})"
         hint = did_you_mean(given, choices) if isinstance(given, str) else ""
+        hint = f" Instead, {REPLACED[given]}" if hint == "" and given in REPLACED else hint
         return key, f"must be one of {', '.join(choices)} (got {_shown(given)}).{hint}"
     message = error["msg"].removeprefix("Value error, ")
     first = message[0] if message[1:2].isupper() else message[0].lower()  # an acronym such as GCN keeps its capital

@@ -22,6 +22,9 @@ from pyg_topomask.run.config.base import (
 PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "SparseAttention": "KMIP"}
 """Other spellings of attentions, mapped to the names in :data:`~pyg_topomask.nn.ATTENTION`."""
 
+REPLACED = {"Graphormer": "set model.type: GPSModel and gt.layer_type: None+BiasedTransformer"}
+"""Networks of peers, mapped to what replaces them."""
+
 CUSTOM_GNN_CONVS = {"gatedgcnconv": "CustomGatedGCN", "gineconv": "GINE", "gcnconv": "GCN", "gatconv": "GAT"}
 """``gnn.layer_type`` of ``custom_gnn`` in GraphGPS, LRGB and k-MIP, mapped to the names of our convolutions."""
 

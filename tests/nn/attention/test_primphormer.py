@@ -81,7 +81,8 @@ def test_objective_is_zero_at_a_stationary_point():
 
 def test_carry_and_loss_are_float32_under_autocast_and_in_half_precision():
     attn, x, batch = PrimphormerAttention(8, heads=2), torch.randn(13, 8), batch_of()
-    attn(x, batch.batch)
+    attn(x, batch.batch).sum().backward()
+    assert all(parameter.grad is not None for parameter in attn.parameters())  # as DDP wants, without the loss
     objective = attn.auxiliary_loss
     with torch.autocast("cpu", dtype=torch.bfloat16):
         _, carry = attn(x, batch.batch, carry=attn.initial_carry(3))

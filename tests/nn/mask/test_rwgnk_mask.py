@@ -3,10 +3,11 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph
 
-from pyg_topomask.nn import RWGNKMask
+from pyg_topomask import checks
+from pyg_topomask.nn import GKATConv, GRFMask, RWGNKMask
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.transforms import AddRandomWalks, that_add
 
 LAMBDA = 0.75  # exact in float32, in which the mask keeps it
 
@@ -79,6 +80,29 @@ def test_the_expected_kernel_lies_between_two_series_of_the_adjacency(name, leng
     assert (series(rho / degree.max()) <= found + 1e-12).all()
     assert (found <= series(rho / degree.min()) + 1e-12).all()
     assert (series(rho / degree.max()) < found - 1e-9).any() or degree.max() == degree.min()
+
+
+@pytest.mark.parametrize(
+    ("mask", "walks", "message"),
+    [
+        (RWGNKMask(max_length=8), {"halt_prob": 0.0, "independent": False}, "after 4 hops, .* RWGNKMask .* = 8,"),
+        (GRFMask(max_length=8), {}, r"after 4 hops, but GRFMask .*AddRandomWalks\(max_length=8\)"),
+        (RWGNKMask(learnable=True), {}, r"these walks halt at random: draw them by .*halt_prob=0\.0"),
+    ],
+)
+def test_walks_that_are_shorter_or_halt_are_said_once(monkeypatch, mask, walks, message):
+    monkeypatch.setattr(checks, "_warned", set())
+    ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    graph = AddRandomWalks(**walks, seed=0)(Data(edge_index=torch.cat([ring, ring.flip(0)], 1), num_nodes=20))
+    with pytest.warns(UserWarning, match=message) as caught:
+        mask(mask(graph) and graph)
+    assert len(caught) == 1
+
+
+def test_the_documented_walks_are_those_of_the_convolution():
+    conv = GKATConv(8, 8, max_length=10)
+    (walks,) = that_add(conv.requires, **conv.transform_settings).transforms
+    assert (walks.max_length, walks.halt_prob, walks.independent) == (10, 0.0, False)
 
 
 def test_numbers_that_are_not_learned_are_in_the_state():

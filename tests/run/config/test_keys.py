@@ -234,7 +234,7 @@ REFUSED = [
     (f"{CORA} dataset.split_mode=standard dataset.format=PyG-Amazon dataset.name=photo", r"split_mode: .*no standard"),
     ("dataset.use_node_attr=true", r"dataset\.use_node_attr: only PyG-TUDataset has it"),
     ("model.type=SANTransformer", r"gt\.layer_type: .* takes SANLayer.*\(got 'CustomGatedGCN\+Transformer'\)"),
-    ("model.type=Graphormer", r"model\.type: must be one of GPSModel, .*custom_gnn \(got 'Graphormer'\)"),
+    ("model.type=Graphormer", r"model\.type: must be one of GPSModel, .*\(got 'Graphormer'\).*None\+Biased"),
     ("model.type=custom_gnn", r"custom_gnn takes gatedgcnconv, gineconv, gcnconv, gatconv \(got 'generalconv'\)"),
     ("model.type=custom_gnn gnn.layer_type=gineconv", r"gnn\.residual: custom_gnn .* with residuals only"),
     ("model=3", r"model: .*valid dictionary"),

@@ -133,7 +133,7 @@ def write(kind, folder):
 def test_files_that_torch_and_pyg_left_are_read(kind, tmp_path):
     path = write(kind, tmp_path / "left")
     task = "node" if kind == "one graph" else "graph"
-    loaded = load_dataset(DatasetConfig(format="Files", name="left", dir=str(path), task=task))
+    loaded = load_dataset(DatasetConfig(format="Files", dir=str(path), task=task))
     wanted = [NODES] if kind == "one graph" else GRAPHS
     assert len(loaded) == len(wanted)
     for found, given in zip(loaded.graphs, wanted):
