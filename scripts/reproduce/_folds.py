@@ -28,6 +28,7 @@ from _tables import (
     table_parser,
     warmup_of,
 )
+from _verdicts import gap_interval
 from scipy import stats
 
 from pyg_topomask.run import RunError, check_config, run_config
@@ -116,14 +117,16 @@ def timed_run(path: Path, out: Path, settings: Sequence[str]) -> tuple[dict[str,
     return summary, seconds * epochs / (epochs - done)
 
 
-def difference(values: Sequence[float], others: Sequence[float]) -> str:
-    """Mean difference in percentage points, run by run, with the 95 % interval of the paired t-test."""
-    gaps = [100 * (own - other) for own, other in zip(values, others)]
-    if not gaps:
+def difference(values: Sequence[float], others: Sequence[float], paired: bool) -> str:
+    """Difference of means in percentage points with its 95 % interval: Welch's, or that of the paired t-test."""
+    pairs = list(zip(values, others))
+    if not pairs:
         return "–"
-    low, high = interval(gaps) or (None, None)
-    mean = f"{statistics.fmean(gaps):+.1f}"
-    return mean if low is None else f"{mean} ({low:+.1f} to {high:+.1f})"
+    if paired:  # runs that both have
+        values, others = zip(*pairs)
+    mean = f"{100 * (statistics.fmean(values) - statistics.fmean(others)):+.1f}"
+    bounds = gap_interval(values, others, paired)
+    return mean if bounds is None else f"{mean} ({100 * bounds[0]:+.1f} to {100 * bounds[1]:+.1f})"
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -210,12 +213,12 @@ def seconds(row: Mapping[str, Any]) -> list[float]:
     return [time for time, where in zip(row["seconds"], row["machine"]) if where == row["machine"][-1]]
 
 
-def gap_to(key_of: Callable[[Mapping[str, Any]], str]) -> Figure:
-    """A figure of a row: its difference to the row with this key."""
+def gap_to(key_of: Callable[[Mapping[str, Any]], str], paired: bool = False) -> Figure:
+    """A figure of a row: its difference to the row with this key; ``paired`` where runs are folds, or share data."""
 
     def figure(row: Mapping[str, Any], rows: Mapping[str, Any]) -> str:
         other = rows.get(key_of(row))
-        return "–" if other is None or other is row else difference(row["test"], other["test"])
+        return "–" if other is None or other is row else difference(row["test"], other["test"], paired)
 
     return figure
 

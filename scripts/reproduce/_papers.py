@@ -1,69 +1,92 @@
-"""The page docs/papers.md: every table and figure of the four papers, published and ours, from papers.yaml."""
+"""The pages docs/papers.md and RESULTS.md: published claims (papers.yaml), our own questions (questions.yaml)."""
 
-import json
 import re
-import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 from _fitting import mean_and_spread
+from _verdicts import CONFIRMED, NOT_RUN, NOTHING, Finding, How, judge, median, numbers, overall, report_of, row_of
 
-PAPERS = Path(__file__).with_name("papers.yaml")
+PAPERS, QUESTIONS = (Path(__file__).with_name(name) for name in ("papers.yaml", "questions.yaml"))
+MANY = 4  # claims of which a table has their number alone
 FIGURE = re.compile(r"\{(\w+) \| (.+?) \| (.+?) \| (\d)(%?)\}")
 """A figure in papers.yaml: report, names of the row, place in the row, decimals, and a sign for per cent."""
 
 
-def numbers(row: Any, place: str) -> list[float]:
-    """The numbers at a place of a row, such as ``"epochs.test"``; a name takes that entry of each element of a list."""
-    for name in place.split("."):
-        if isinstance(row, list):
-            row = row[int(name)] if name.isdecimal() else [one[name] for one in row]
-        else:
-            row = row[name]
-    row = row["values"] if isinstance(row, dict) else row
-    return row if isinstance(row, list) else [row]
-
-
 def figure(stored: Path, found: re.Match[str]) -> str:
-    """A figure of a report: mean and deviation, or the quotient of two medians; "–" without the report.
+    """A figure of a report: mean and deviation, or the quotient of two medians; "–" without the row.
 
     Raises:
-        ValueError: If not exactly one row has all names.
+        ValueError: If several rows have all names.
     """
     name, names, place, decimals, percent = found.groups()
-    if not (stored / f"{name}.json").is_file():
+    row = row_of(report_of(stored / f"{name}.json"), names)
+    if row is None:
         return "–"
-    report = json.loads((stored / f"{name}.json").read_text())
-    rows = report["rows"].items() if isinstance(report["rows"], dict) else (("", row) for row in report["rows"])
-    wanted = set(names.split(" & "))
-    chosen = [row for key, row in rows if wanted <= {str(key), *map(str, row.values())}] if names != "*" else [report]
-    if len(chosen) != 1:
-        raise ValueError(f"{len(chosen)} rows of {name}.json have the names {names!r}; papers.yaml must name one")
     if " ÷ " in place:
-        first, second = (statistics.median(numbers(chosen[0], part)) for part in place.split(" ÷ "))
-        return f"{first / second:.{decimals}f}"
-    return mean_and_spread([100 ** (percent == "%") * value for value in numbers(chosen[0], place)], int(decimals))
+        return f"{median(row, place):.{decimals}f}"
+    return mean_and_spread([100 ** (percent == "%") * value for value in numbers(row, place)], int(decimals))
+
+
+def finding(row: Mapping[str, Any], stored: Path) -> Finding:
+    """The word for all claims of a row, and their figures, or how many hold."""
+    if row.get("comparable", True) is False:
+        return Finding(NOTHING)
+    how = How(**{name: row[name] for name in How._fields if name in row})
+    claims = [judge(claim, stored, how) for claim in row.get("claims", [])]
+    word = overall(claim.word for claim in claims) if claims else NOT_RUN
+    ran = [claim for claim in claims if claim.word != NOT_RUN]
+    some = f"{sum(claim.word == CONFIRMED for claim in ran)} of {len(claims)}"
+    return Finding(word, "; ".join(claim.figures for claim in ran) if len(ran) < MANY else some)
+
+
+def filled(text: str, stored: Path) -> str:
+    """A text with its figures."""
+    return FIGURE.sub(partial(figure, stored), text)
 
 
 def lines(paper: Mapping[str, Any], stored: Path) -> Iterator[str]:
     """The part of one paper."""
-    states = Counter(row["state"] for row in paper["rows"])
+    found = [finding(row, stored) for row in paper["rows"]]
     yield f"\n## {paper['name']}\n"
-    yield f"[{paper['title']}]({paper['link']}): " + ", ".join(f"{count} {state}" for state, count in states.items())
-    yield "\n| | claims | published | ours | state |\n|---|---|---|---|---|"
-    for row in paper["rows"]:
-        ours = FIGURE.sub(partial(figure, stored), row.get("ours", "–"))
-        ours += f" ([page]({row['page']}.md))" if "page" in row else ""
-        state = f"**{row['state']}**" + (f": {row['why']}" if "why" in row else "")
+    yield f"[{paper['title']}]({paper['link']}): {counted(found)}"
+    yield "\n| | claims | published | ours | verdict |\n|---|---|---|---|---|"
+    for row, (word, figures) in zip(paper["rows"], found):
+        ours = filled(row.get("ours", "–"), stored) + (f" ([page]({row['page']}.md))" if "page" in row else "")
+        state = (
+            f"**{word}**"
+            + (f", {figures}" if word not in (CONFIRMED, NOT_RUN, NOTHING) else "")
+            + (f": {row['why']}" if "why" in row else "")
+        )
         yield f"| {row['item']} | {row['claim']} | {row['published']} | {ours} | {state} |"
     yield f"\n{paper['others']} Theorems: {paper['theorems']}"
+
+
+def counted(found: Iterable[Finding]) -> str:
+    """How many claims have each word."""
+    return ", ".join(f"{count} {word}" for word, count in Counter(word for word, _ in found).most_common())
 
 
 def page(stored: Path) -> str:
     """The page after its introduction, by the reports in that folder."""
     papers = yaml.safe_load(PAPERS.read_text())
     return "\n".join(line for paper in papers for line in lines(paper, stored)) + "\n"
+
+
+def first_page(stored: Path) -> str:
+    """The tables of RESULTS.md: how many published claims have each word, and the answers to our own questions."""
+    made = ["\n| paper | published claims |\n|---|---|"]
+    for paper in yaml.safe_load(PAPERS.read_text()):
+        words = counted(finding(row, stored) for row in paper["rows"])
+        made.append(f"| [{paper['name']}](docs/papers.md#{paper['name'].lower()}) | {words} |")
+    made.append("\n| our own question | figures | difference (95 %) | verdict |\n|---|---|---|---|")
+    for row in yaml.safe_load(QUESTIONS.read_text()):
+        word, figures = finding(row, stored)
+        how = ", paired" * row.get("paired", False) + (f", {row['looks']} looks" if "looks" in row else "")
+        text = f"[{row['question']}](docs/results/{row['page']}.md)"
+        made.append(f"| {text} | {filled(row['figures'], stored)} | {figures}{how} | **{word}** |")
+    return "\n".join(made) + "\n"

@@ -120,7 +120,7 @@ COMPARISON = Comparison(
     "Accuracy (%), and average precision on Peptides-func.",
     {"dataset": "data set", "method": "method", "row": "row"},
     figures={
-        title: gap_to(lambda row, place=place: list(rows_of(row["dataset"], row["method"]))[place])
+        title: gap_to(lambda row, place=place: list(rows_of(row["dataset"], row["method"]))[place], paired=True)
         for title, place in (("to the first row", 0), ("to the last row", -1))
     },
     metrics={"peptides-func": "ap"},

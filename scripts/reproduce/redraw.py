@@ -1,11 +1,11 @@
-"""Draw all tables and pictures of docs/results again from the reports in results-published, and write docs/papers.md.
+"""Draw all tables and pictures of docs/results again from the reports in results-published, and write the verdicts.
 
     python scripts/reproduce/redraw.py                                       # pictures go to results/published
     python scripts/reproduce/redraw.py results/reproduce/grf_real/grf_real.json    # store this report first
 
 A report NAME.json gives the table of the page NAME.md by ``lines(report)`` of the script NAME.py or of its
 ``COMPARISON``, and its picture by ``plot(report, path)``. The text before the table stays, and so do pages without a
-report. Nothing is run.
+report. The words of docs/papers.md and RESULTS.md follow from the reports by _verdicts.py. Nothing is run.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _papers import page
+from _papers import first_page, page
 from _tables import publish_table, reports_of, save_json, start
 
 from pyg_topomask.run import RunError
@@ -66,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report = json.loads(path.read_text())
         publish_table(options.results / f"{path.stem}.md", redrawn(path.stem, report))
         script_of(path.stem).plot(report, options.pictures / f"{path.stem}.png")
-    publish_table(options.results.resolve().parent / "papers.md", page(stored))
+    docs = options.results.resolve().parent
+    publish_table(docs / "papers.md", page(stored))
+    publish_table(docs.parent / "RESULTS.md", first_page(stored))
 
 
 if __name__ == "__main__":

@@ -117,8 +117,8 @@ COMPARISON = Comparison(
     METHODS,
     make_run,
     figures={
-        "to the baseline": gap_to(lambda row: f"{row['dataset']}: baseline"),
-        "to GIN": gap_to(lambda row: f"{row['dataset']}: GIN"),
+        "to the baseline": gap_to(lambda row: f"{row['dataset']}: baseline", paired=True),
+        "to GIN": gap_to(lambda row: f"{row['dataset']}: GIN", paired=True),
         "published": lambda row, rows: PUBLISHED[row["dataset"].removesuffix(LONG)].get(row["method"], "–"),
     },
     runs=10,

@@ -42,16 +42,68 @@ def test_a_table_is_what_its_report_gives(tables, redraw, name):
     assert redraw.redrawn(name, json.loads((STORED / f"{name}.json").read_text())) == table
 
 
-def test_the_list_of_the_papers_is_what_the_reports_give(tables, redraw):
-    """Every report that it names exists, and every row says what is against it or what it needs."""
+def test_verdicts_are_what_the_reports_give(tables, redraw):
+    """Every report that is named exists or was not run, every row has a word, and says what is against it."""
     papers = importlib.import_module("_papers")
+    verdicts = importlib.import_module("_verdicts")
     listed = papers.yaml.safe_load(papers.PAPERS.read_text())
     assert tables.published_table(ROOT / "docs/papers.md") == papers.page(STORED)
+    assert tables.published_table(ROOT / "RESULTS.md") == papers.first_page(STORED)
+    published = [row for paper in listed for row in paper["rows"]]
+    words = {verdicts.CONFIRMED, verdicts.REFUTED, verdicts.OPEN, verdicts.NOT_RUN, verdicts.NOTHING}
+    for row in published + papers.yaml.safe_load(papers.QUESTIONS.read_text()):
+        word = papers.finding(row, STORED).word
+        assert word in words, row
+        assert word == verdicts.CONFIRMED or "why" in row or "question" in row, row["item"]
+        assert not papers.FIGURE.sub("", row.get("ours", "") + row.get("figures", "")).count("{"), row
     assert {name for name, *_ in papers.FIGURE.findall(papers.PAPERS.read_text())} <= set(NAMES)
-    for row in (row for paper in listed for row in paper["rows"]):
-        assert row["state"] in ("confirmed", "not confirmed", "not run"), row["item"]
-        assert row["state"] == "confirmed" or "why" in row, row["item"]
-        assert not papers.FIGURE.sub("", row.get("ours", "")).count("{"), row["item"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "how", "word"),
+    [
+        ("own | a > b", {}, "confirmed"),
+        ("own | a < b", {}, "not confirmed"),
+        ("own | b < a", {"looks": 1000}, "open"),
+        ("own | a > c", {}, "open"),  # one run
+        ("own | a > d", {}, "not run"),
+        ("own | near > b", {}, "open"),
+        ("own | near > b", {"paired": True}, "confirmed"),  # each run by 0.1, but for rounding
+        ("own | val | b < a", {}, "confirmed"),
+        ("own | a = 9.2 ± 0.4", {}, "confirmed"),
+        ("own | a = 9.2 ± 0.2", {}, "open"),  # our half-width is 0.52
+        ("own | a = 9.2", {}, "open"),
+        ("own | a = 9.8 ± 5.0", {}, "not confirmed"),
+        ("own | a = 910 ± 50 %", {}, "confirmed"),
+        ("given 9.0 ± 0.3, 3 runs = 9.7 ± 0.5", {}, "confirmed"),  # 9.0 ± 0.745
+        ("given 9.0 ± 0.3, 3 runs = 9.8 ± 0.5", {}, "not confirmed"),
+        ("measured | own | c | ms.GRF < ms.GIN", {}, "confirmed"),
+        ("measured | own | c | ms.GIN ÷ ms.GRF = 1.4", {}, "not confirmed"),
+        ("measured | own | c | ms.GIN ÷ ms.GRF = 2", {}, "confirmed"),
+        ("measured | none | c | ms.GRF < ms.GIN", {}, "not run"),
+    ],
+)
+def test_the_rule_of_verdicts(redraw, tmp_path, claim, how, word):
+    """Means of a, b: 9 and 5; the t of a mean of four is 3.182, of three 4.303."""
+    verdicts = importlib.import_module("_verdicts")
+    rows = {
+        "a": {"test": [8.6, 9.0, 9.0, 9.4], "val": [2.0, 3.0]},
+        "b": {"test": [4.0, 5.0, 5.0, 6.0], "val": [-7.0, -8.0]},
+        "near": {"test": [4.1, 5.1, 5.1, 6.11]},
+        "c": {"test": [1.0], "ms": {"GRF": [1.0, 2.0, 3.0], "GIN": [3.0]}},
+    }
+    (tmp_path / "own.json").write_text(json.dumps({"rows": rows}))
+    assert verdicts.judge(claim, tmp_path, verdicts.How(**how)).word == word
+
+
+def test_words_of_several_claims(redraw):
+    overall = importlib.import_module("_verdicts").overall
+    assert overall(["confirmed", "confirmed"]) == "confirmed"
+    assert overall(["confirmed", "open"]) == overall(["confirmed", "not run"]) == "open"
+    assert overall(["not run", "not run"]) == "not run"
+    assert overall(["confirmed", "open", "not confirmed"]) == "not confirmed"
+    with pytest.raises(ValueError, match="'ahead' is no claim"):
+        importlib.import_module("_verdicts").judge("ahead", STORED, None)
 
 
 def test_a_figure_must_be_that_of_one_row(redraw, tmp_path):
@@ -64,7 +116,7 @@ def test_a_figure_must_be_that_of_one_row(redraw, tmp_path):
 
     assert of("{own | a & x | test | 1%} and {own | b | test | 2}") == "60.0 ± 14.1 and 1.00"
     assert of("{own | a | ms.GIN ÷ ms.GIN.1 | 1}, {own | * | rows.b.test | 0}, {other | a | test | 1}") == "3.0, 1, –"
-    with pytest.raises(ValueError, match=r"2 rows of own.json have the names 'x'"):
+    with pytest.raises(ValueError, match=r"2 rows have the names 'x'"):
         of("{own | x | test | 1}")
 
 
