@@ -29,10 +29,11 @@ _POSITION: list[Option] = [
 _RUN: Option = ("run RUN", "folder of a seed, or results folder with a single seed", {})
 _KINDS = (
     "attention: weights of pairs of nodes; mask: a mask and one of its rows; reach: how far a mask sees, as a table "
-    "and, with --out, a picture; path: the engines of masked attention on a batch, with times or reasons"
+    "and, with --out, a picture; walks: the error of a GRF mask by the number of walks, likewise; path: the engines of "
+    "masked attention on a batch, with times or reasons"
 )
 _DATA = "train, val, test or all: items of the run's data set (default: test); or a file of torch.save with graphs"
-_SHOW = "draw the attention, mask or reach of a layer, on graphs of a config's data set, or print its engines"
+_SHOW = "draw the attention, mask, reach or walks of a layer, on graphs of a config's data set, or print its engines"
 
 _ENCODING = "random-walk return probabilities (default), Laplacian eigenvectors, or none"
 _ROUNDS = "rounds of refinement, one per layer (default: all)"
@@ -69,9 +70,13 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
     "show": (
         _SHOW,
         [
-            ("kind KIND", _KINDS, {"choices": ("attention", "mask", "reach", "path")}),
+            ("kind KIND", _KINDS, {"choices": ("attention", "mask", "reach", "walks", "path")}),
             ("config CONFIG", "YAML file", {}),
-            ("--out FILE", "picture to write; its suffix gives the format (not for path, not needed for reach)", {}),
+            (
+                "--out FILE",
+                "picture to write; its suffix gives the format (not for path, not needed for reach and walks)",
+                {},
+            ),
             *_POSITION,
             ("--checkpoint PATH", "best.ckpt of a run, or its folder (default: an untrained model)", {}),
         ],

@@ -1,4 +1,4 @@
-"""Pictures of masks and their reach, of the weights of attention, and of training curves.
+"""Pictures of masks, their reach and their errors, of the weights of attention, and of training curves.
 
 matplotlib is imported when a picture is drawn, so that the package works without it.
 """
@@ -7,5 +7,6 @@ from pyg_topomask.viz.curves import plot_curves
 from pyg_topomask.viz.drawing import save_figure
 from pyg_topomask.viz.mask import plot_mask
 from pyg_topomask.viz.reach import plot_reach
+from pyg_topomask.viz.walks import plot_walks
 
-__all__ = ["plot_curves", "plot_mask", "plot_reach", "save_figure"]
+__all__ = ["plot_curves", "plot_mask", "plot_reach", "plot_walks", "save_figure"]

@@ -134,6 +134,13 @@ class GRFMask(Mask):
         self.modulation = self.learned(start)
         self.key_modulation = self.learned(start) if key_modulation else None
 
+    @property
+    def functions(self) -> tuple[Tensor, ...]:
+        """The modulation function of the queries and, if they have one of their own, of the keys."""
+        keys = () if self.key_modulation is None else (self.key_modulation,)
+        functions = at_least_float32(self.modulation, *keys)
+        return tuple(map(absolute, functions)) if self.positive else functions
+
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a graph or batch that carries walks.
 
@@ -142,9 +149,7 @@ class GRFMask(Mask):
         """
         size = self.read(graph)[-1]
         check_table_size(self, graph, size)
-        keys = () if self.key_modulation is None else (self.key_modulation,)
-        functions = at_least_float32(self.modulation, *keys)
-        functions = tuple(map(absolute, functions)) if self.positive else functions
+        functions = self.functions
         if len(self.tables) == 1:
             return self._product(graph, self.tables[0], *functions)
         return HeadStackOperator([self._product(graph, *head) for head in zip(self.tables, *functions)])

@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import Attention, GPSNetwork
+from pyg_topomask.nn import Attention, GPSNetwork, GRFMask
 from pyg_topomask.operators import OnesOperator
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.reach import mean_hops, reach
@@ -31,8 +31,10 @@ from pyg_topomask.run.output.files import output_path, write_output
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
+from pyg_topomask.run.walk_errors import DRAWS, MOST, RISK, walk_errors
+from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.base import apply_all
-from pyg_topomask.viz import plot_mask, plot_reach
+from pyg_topomask.viz import plot_mask, plot_reach, plot_walks
 from pyg_topomask.viz.drawing import literal
 
 if TYPE_CHECKING:
@@ -43,6 +45,17 @@ _GRAPHS, _NUMBERS = 16, 2**22
 
 _HOPS = {"0": (0, 1), "1": (1, 2), "2": (2, 3), "3–4": (3, 5), "5–8": (5, 9), "9–16": (9, 17), "> 16": (17, 18)}
 """Columns of the table, with their places among the shares."""
+
+
+_WALK_COLUMNS = {
+    "error": "rms error",
+    "quantile": "e",
+    "bound": "bound on e",
+    "needed": "walks that bound e so",
+    "nonzeros": "k",
+    "most": "bound on k",
+}
+"""Columns of the table of walks, by the name in `walk_errors`."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +119,12 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
 
 
 def picture(kind: str, config: str | Path, **place: Any) -> Figure:
-    """Draw the attention, the mask or the reach of the mask of one layer.
+    """Draw the attention, the mask, the reach or the errors of the mask of one layer.
 
     Args:
         kind: ``"attention"``: the weights of the layer's first attention as a matrix, and those of one node on the
             graph. ``"mask"``: the same of a topological mask. ``"reach"``: the share of a row's mass by hop, on a batch
-            of graphs.
+            of graphs. ``"walks"``: the error of a GRF mask on the graph, by the number of walks.
         config: YAML file.
         **place: Further arguments of `load_view`.
 
@@ -255,6 +268,43 @@ def draw_reach(view: View) -> Figure:
     return plot_reach(reach_of(view), _title(view))
 
 
+def _walk_errors(view: View) -> tuple[list[dict[str, Any]], int, str]:
+    """The rows of `walk_errors` for the layer's GRF mask, the config's number of walks, and the title."""
+    masks = (mask for mask in view.model.layers[view.layer].modules() if isinstance(mask, GRFMask))
+    mask = next(masks, None)
+    if mask is None:
+        raise view.missing("walks", "an attention with a GRF mask", "GRF")
+    transforms = build_sampling_transforms(view.config, view.config.seed)
+    walks = next(x for x in transforms if isinstance(x, AddRandomWalks) and x.name == mask.name)
+    with refusing_graphs(view.config):
+        rows = walk_errors(mask, walks, view.graphs[0], view.head % mask.heads)
+    return rows, walks.num_walks, f"{view.title}\nentries between two nodes, {DRAWS} draws of {walks.scheme} walks"
+
+
+def walk_table(view: View) -> Table:
+    """Errors of a GRF mask and entries of its features by the number of walks; a dash where no bound is known."""
+    rows, own, title = _walk_errors(view)
+    table = Table("walks", *_WALK_COLUMNS.values(), title=title)
+    table.caption = (
+        f"*: the config's number. e, k: the error of an entry of the mask, and the non-zeros of a row of its features, "
+        f"that a share of {RISK:g} exceeds. –: no bound is known, or more than {MOST:,} walks. The root mean square of "
+        f"the exact entries is {rows[0]['typical']:.3g}."
+    )
+    for row in rows:
+        cells = [row[name] if row[name] is not None else "–" for name in _WALK_COLUMNS]
+        cells = [
+            f"{cell:.3g}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell
+            for cell in cells
+        ]
+        table.add_row(f"{row['walks']}{' *' if row['walks'] == own else ''}", *cells)
+    return table
+
+
+def draw_walks(view: View) -> Figure:
+    """The same as lines."""
+    return plot_walks(*_walk_errors(view))
+
+
 def _title(view: View) -> str:
     name, graphs = literal(view.config.dataset.name), min(len(view.graphs), _GRAPHS)
     return f"{name}, layer {view.layer}: share of a row's mass by hop, mean over {graphs} graphs"
@@ -292,6 +342,7 @@ PICTURES: dict[str, Callable[[View], Figure]] = {
     "attention": _draw_attention,
     "mask": _draw_mask,
     "reach": draw_reach,
+    "walks": draw_walks,
 }
-TABLES: dict[str, Callable[[View], Any]] = {"path": path_table, "reach": reach_table}
+TABLES: dict[str, Callable[[View], Any]] = {"path": path_table, "reach": reach_table, "walks": walk_table}
 """What ``topomask show`` draws, and what it prints, by the name of the kind."""

@@ -82,7 +82,7 @@ def test_layers_with_several_attentions_have_every_picture(tiny_file, layer_type
     choice += ["posenc_RWSE.dim_pe=4", "posenc_RWSE.kernel.times=[1,2,3]", "posenc_RWSE.model=Linear"]
     choice.append("posenc_RWSE.enable=true")
     titles = {kind: picture(kind, tiny_file, overrides=choice).axes[0].get_title() for kind in PICTURES}
-    assert titles.pop("reach") == "no mask"
+    assert (titles.pop("reach"), titles.pop("walks")) == ("no mask", "")  # they have titles of the figure
     assert "Attention, tiny, graph 0" in titles["attention"]
     assert all("tiny, graph 0" in title for title in titles.values())
 
@@ -111,6 +111,20 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
     assert "layer 0: attention on" in capsys.readouterr().out
 
 
+def test_errors_by_the_number_of_walks_are_printed_and_drawn(tiny_file, tmp_path, capsys):
+    out, choice = tmp_path / "walks.png", ["topomask.num_walks=12", "topomask.halt_prob=0.3"]
+    assert main(["show", "walks", str(tiny_file), "--out", str(out), *choice]) == 0
+    printed = capsys.readouterr().out
+    assert "12 *" in printed
+    assert "draws of iid walks" in printed
+    assert out.read_bytes().startswith(b"\x89PNG")
+    errors, sizes = picture("walks", tiny_file, overrides=[*choice, "topomask.scheme=antithetic"]).axes
+    assert [line.get_label() for line in errors.lines][-1] == "the config's 12 walks"
+    assert errors.lines[0].get_xdata().tolist() == [2, 4, 8, 12, 16, 32, 64, 128, 256]
+    assert not any("bound" in line.get_label() for panel in (errors, sizes) for line in panel.lines)
+    assert errors.get_xlabel() == sizes.get_xlabel() == "random walks from each node"
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
@@ -118,6 +132,7 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
         ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"=GCN\+KMIP \(got GCN\+None\)$"),
         ("mask", {}, r"=GIN\+GRF \(got GIN\+KMIP\).*show attention'"),
         ("reach", {}, r"'reach' needs an attention with a mask, such as gt.layer_type=GIN\+GRF"),
+        ("walks", {}, r"'walks' needs an attention with a GRF mask, such as gt.layer_type=GIN\+GRF"),
         ("attention", {"graph": 48}, r"--graph must be from 0 to 47 \(got 48\)"),
         ("attention", {"layer": 2}, r"--layer must be from 0 to 1 \(got 2\)"),
         ("attention", {"head": -1}, r"--head must be from 0 to 1 \(got -1\)"),
