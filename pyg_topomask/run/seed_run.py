@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.pytorch.loggers import WandbLogger
+from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
@@ -91,13 +93,16 @@ class SeedRun:
         return module
 
     def _infer(self, module: GraphModule, splits: Splits, display: Display) -> tuple[Numbers, Numbers]:
-        """Evaluate the pretrained model on all three sets: metrics, and epochs and time."""
+        """Evaluate the pretrained model on all three sets, and predict hidden labels: metrics, and epochs and time."""
         start, parts = time.perf_counter(), evaluation_loaders(self.config, splits)
         with display.working(f"{self.title}: evaluating"):
             trainer, metrics = build_trainer(self.config, callbacks=self._redraw_walks()), dict[str, float]()
             for part, loader in zip(PARTS, parts):
                 trainer.test(module, loader, verbose=False)
                 metrics |= {name.replace("test", part, 1): float(x) for name, x in trainer.callback_metrics.items()}
+            if self.config.train.mode == "PCQM4Mv2-inference":
+                for part, loader in zip(("test-dev", "test-challenge"), parts[1:]):
+                    write_submission(module, loader, self.folder / f"y_pred_pcqm4m-v2_{part}.npz")
         return metrics, {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
 
     def _train(self, module: GraphModule, splits: Splits, display: Display) -> tuple[Numbers, Numbers]:
@@ -211,3 +216,11 @@ class SeedRun:
             epochs = f"it is of epoch {best['epoch'] + 1}, and the best epoch was {epoch}"
             raise RunError(f"{path} does not belong to the metrics ({epochs}); {again}")
         load_weights(module, best["state_dict"], str(path), again)
+
+
+@torch.no_grad()
+def write_submission(module: GraphModule, loader: Iterable[Data], path: Path) -> None:
+    """Write predictions of energy gaps, which are from 0 to 50, as OGB's PCQM4Mv2Evaluator does."""
+    module.eval()
+    found = [module.task.shaped(module(batch.to(module.device))).view(-1).cpu() for batch in loader]
+    np.savez_compressed(path, y_pred=torch.cat(found).clamp(0, 50).float().numpy())

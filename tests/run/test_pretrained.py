@@ -1,14 +1,23 @@
 """Fine-tuning and inference from the weights of a finished run."""
 
+import importlib
 import shutil
+from types import SimpleNamespace
 
+import numpy as np
+import ogb.utils
+import pandas as pd
 import pytest
 import torch
 import yaml
+from torch_geometric.data import Data
 
+from pyg_topomask import load
+from pyg_topomask.datasets import register_dataset
 from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.data.formats import ogb as formats
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.pretrained import refuse_other_split
 from pyg_topomask.run.runner import check_config
@@ -136,3 +145,52 @@ def test_an_unfinished_run_is_named(tiny, first, tmp_path, capsys):
     assert note in capsys.readouterr().out
     assert main(["predict", str(tmp_path / "first"), "--out", str(tmp_path / "out.csv")]) == 0
     assert note in capsys.readouterr().err
+
+
+def molecule(smiles):
+    """A chain of the letters, in place of RDKit's graph."""
+    ends = np.arange(len(smiles) - 1)
+    pairs = np.stack([np.append(ends, ends + 1), np.append(ends + 1, ends)])
+    features = {"node_feat": np.zeros((len(smiles), 9), int), "edge_feat": np.zeros((pairs.shape[1], 3), int)}
+    return {"edge_index": pairs, "num_nodes": len(smiles), **features}
+
+
+def chain(size, **more):
+    graph = {name: torch.as_tensor(value) for name, value in molecule("C" * size).items()}
+    return Data(graph["node_feat"], graph["edge_index"], graph["edge_feat"], **more)
+
+
+@pytest.mark.slow
+def test_a_submission_has_the_predictions_for_the_hidden_molecules_of_pcqm(tmp_path, monkeypatch, registries):
+    """A small data set in OGB's layout, read by OGB's class; the last two parts have no labels."""
+    monkeypatch.setattr(ogb.utils, "smiles2graph", molecule, raising=False)  # needs RDKit otherwise
+    cls = importlib.import_module("ogb.lsc.pcqm4mv2_pyg").PygPCQM4Mv2Dataset
+    monkeypatch.setattr(formats, "need", lambda *names: SimpleNamespace(PygPCQM4Mv2Dataset=cls))
+    root, gaps = tmp_path / "data" / "pcqm4m-v2", [5.0] * 12 + [None] * 7
+    (root / "raw").mkdir(parents=True)
+    (root / "RELEASE_v1.txt").touch()
+    table = pd.DataFrame({"smiles": ["C" * (2 + i % 5) for i in range(19)], "homolumogap": gaps})
+    table.to_csv(root / "raw" / "data.csv.gz", index_label="idx")
+    sizes = {"train": 8, "valid": 4, "test-dev": 4, "test-challenge": 3}
+    torch.save(dict(zip(sizes, torch.arange(19).split(list(sizes.values())))), root / "split_dict.pt")
+
+    register_dataset("OwnMolecules", lambda: [chain(size, y=torch.tensor([49.9])) for size in [2, 3, 4, 5, 6] * 6])
+    names = {"node_encoder_name": "Atom", "edge_encoder_name": "Bond"}
+    encoders = {"node_encoder": True, "edge_encoder": True, "task_type": "regression", **names}
+    own = {"format": "Registered", "name": "OwnMolecules", "split_mode": "random", **encoders}
+    model = {"model": {"loss_fun": "l1"}, "gt": {"layer_type": "GINE+KMIP", "dim_hidden": 8}, "metric_best": "mae"}
+    model |= {"optim": {"max_epoch": 1}}
+    run_config(model | {"dataset": own}, tmp_path, name="first")
+
+    data = {"format": "OGB", "name": "PCQM4Mv2-inference", "dir": str(tmp_path / "data"), **encoders}
+    inference = {"dataset": data, "pretrained": {"dir": str(tmp_path / "first")}, "train": {"mode": data["name"]}}
+    trained, transform = load(tmp_path / "first")
+    metrics = run_config(inference, tmp_path, name="second")["metrics"]
+    written = [np.load(tmp_path / "second" / "0" / f"y_pred_pcqm4m-v2_test-{x}.npz") for x in ("dev", "challenge")]
+    for found, part in zip(written, (range(12, 16), range(16, 19))):
+        wanted = torch.cat([trained(transform(chain(2 + i % 5))).view(-1) for i in part]).clamp(0, 50)
+        assert found["y_pred"].dtype == np.float32
+        torch.testing.assert_close(torch.from_numpy(found["y_pred"]), wanted, rtol=1e-4, atol=1e-5)
+    assert metrics["train_mae"]["mean"] < 50  # OGB's validation set
+    with pytest.raises(RunError, match=r"needs the data set of that name, .* \(got OwnMolecules, 1\)"):
+        check_config({**inference, "dataset": own})

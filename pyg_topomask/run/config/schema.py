@@ -26,7 +26,7 @@ _BENCHMARKS = {
     "ogbg-molchembl ogbn-proteins minesweeper tolokers questions",
     "ap": "ogbg-molpcba ogbg-molmuv peptides-func peptides-functional",
     "f1": "ogbg-code2 pascalvoc-sp coco-sp pyg-vocsuperpixels pyg-cocosuperpixels",
-    "mae": "pyg-zinc pyg-aqsol peptides-struct peptides-structural pcqm4mv2-subset pcqm4mv2-full",
+    "mae": "pyg-zinc pyg-aqsol peptides-struct peptides-structural pcqm4mv2-subset pcqm4mv2-full pcqm4mv2-inference",
     "rmse": "ogbg-molesol ogbg-molfreesolv ogbg-mollipo",
     "mrr": "pcqm-contact pcqm4mv2contact-shuffle",
     "hits@20": "ogbl-ddi",

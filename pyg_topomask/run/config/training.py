@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from pyg_topomask.run.config.base import NO_LOADERS, AlsoCalled, Count, Probability, ReadIf, Section, Size
+from pyg_topomask.run.distributed import world_size
 
 Sampler = Literal["full_batch", "random_partition", "cluster", "neighbor", "walks"]
 
@@ -22,9 +23,10 @@ class TrainConfig(Section):
     }
     only = "epoch_resume: -1, sample_node: false"
 
-    mode: Literal["custom", "standard", "inference-only"] = "custom"
-    """custom, standard: train (both are the same here); inference-only: evaluate `pretrained.dir` on all three sets.
-    For GraphGPS's log-attn-weights, use `topomask show`."""
+    mode: Literal["custom", "standard", "inference-only", "PCQM4Mv2-inference"] = "custom"
+    """custom, standard: train (both are the same here); inference-only: evaluate `pretrained.dir` on all three sets;
+    PCQM4Mv2-inference: also write OGB's files of predictions for its hidden parts. For GraphGPS's log-attn-weights, use
+    `topomask show`."""
     batch_size: Annotated[Size, ReadIf("several_batches")] = 32
     """Number of graphs in a batch, or of training nodes in a batch of neighbourhoods (neighbor, walks)."""
     sampler: Sampler = "full_batch"
@@ -47,10 +49,13 @@ class TrainConfig(Section):
     @property
     def is_inference(self) -> bool:
         """Whether the run evaluates a finished run without training."""
-        return self.mode == "inference-only"
+        return self.mode in ("inference-only", "PCQM4Mv2-inference")
 
     def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
         """What is wrong with inference and the number of evaluations."""
+        if self.mode == "PCQM4Mv2-inference" and (config.dataset.name != self.mode or world_size() > 1):
+            given = f"(got {config.dataset.name}, {world_size()})"
+            yield "train.mode", f"{self.mode} needs the data set of that name, and one process {given}"
         if self.is_inference and not config.pretrained.dir:
             yield "pretrained.dir", f"train.mode {self.mode!r} needs the folder of a finished run"
         if self.eval_period > config.optim.max_epoch and not self.is_inference:

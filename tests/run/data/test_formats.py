@@ -322,6 +322,8 @@ def test_parts_of_pcqm_are_those_of_graphgps(monkeypatch):
         assert [len(part) for part in parts] == sizes
         assert parts[1].tolist() == np.random.default_rng(seed=42).permutation(200_000)[: sizes[1]].tolist()
         assert torch.equal(parts[2], split["valid"])
+    parts = load_dataset(DatasetConfig(format="OGB", name="PCQM4Mv2-inference")).parts
+    assert [part.tolist() for part in parts] == [split[part].tolist() for part in ("valid", *hidden)]
 
 
 def test_every_name_is_accepted_in_any_case():

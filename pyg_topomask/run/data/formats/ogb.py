@@ -41,7 +41,7 @@ UNKNOWN, END = "__UNK__", "__EOS__"
 
 _LABELS = {"pcba": 128, "clintox": 2, "muv": 17, "sider": 27, "tox21": 12, "toxcast": 617, "chembl": 1310}
 _HITS = {"ogbl-collab": 50, "ogbl-ppa": 100, "ogbl-ddi": 20}
-_PCQM = ("PCQM4Mv2-subset", "PCQM4Mv2-full")
+_PCQM = ("PCQM4Mv2-subset", "PCQM4Mv2-full", "PCQM4Mv2-inference")
 TASKS = {
     **dict.fromkeys((f"ogbg-mol{name}" for name in ("hiv", "bace", "bbbp")), Task("graph", "binary", 1)),
     **{f"ogbg-mol{name}": Task("graph", "multilabel", count) for name, count in _LABELS.items()},
@@ -175,13 +175,16 @@ def pcqm(data: DatasetConfig, task: Task) -> LoadedDataset:
     """PCQM4Mv2 with GraphGPS's parts; ogb's class needs RDKit to convert SMILES strings to graphs.
 
     The test set is OGB's validation set. The validation set has 150,000 training molecules (numpy, seed 42).
-    ``subset`` has a tenth of the other training molecules, and 50,000 of the validation set.
+    ``subset`` has a tenth of the other training molecules, and 50,000 of the validation set. The
+    three sets of ``inference`` are OGB's validation, test-dev and test-challenge sets; the last two have no labels.
     """
     need("rdkit", data.name)
     raw = Raw("OGB", "pcqm4m-v2", ("raw/data.csv.gz", "split_dict.pt", "RELEASE_v1.txt"))
     cls = need("ogb.lsc", data.name).PygPCQM4Mv2Dataset
     dataset = from_raw(raw, data, lambda root: cls(root=root))
     split = {part: torch.as_tensor(index) for part, index in split_of(dataset).items()}
+    if data.name == "PCQM4Mv2-inference":
+        return LoadedDataset(dataset, task, (split["valid"], split["test-dev"], split["test-challenge"]))
     shuffled = torch.from_numpy(np.random.default_rng(seed=42).permutation(split["train"].numpy()))
     val, train = shuffled[:150_000], shuffled[150_000:]
     if data.name == "PCQM4Mv2-subset":
