@@ -1,4 +1,4 @@
-"""A GPS layer with a convolution, and attention of which half sees all nodes and half weighs nodes by their distance."""
+"""A GPS layer with a convolution, and attention: half of it sees all nodes, half weighs nodes by their distance."""
 
 from torch_geometric.datasets import FakeDataset
 from torch_geometric.loader import DataLoader

@@ -54,6 +54,13 @@ class _FakeMolecules(FakeDataset):
         self.data, self.slices = self.collate([pre_transform(data) for data in self])
 
 
+def _fake_cora(root, name, transform):
+    data = FakeDataset(1, 30, num_channels=8, num_classes=7, task="node")[0]
+    for number, part in enumerate(("train", "val", "test")):
+        data[f"{part}_mask"] = torch.arange(data.num_nodes) % 3 == number
+    return [transform(data)]
+
+
 def features(channels):
     return lambda names: names["x"].shape == (names["batch"].num_nodes, channels) and names["x"].isfinite().all()
 
@@ -93,6 +100,13 @@ CHECKS = {  # what holds of the names of a program, and what is replaced in it
     "dynamic_walks": (weights_of_edges_sum_to_one,),
     "large_graph": (parts_have_walks_and_cover_the_graph,),
     "molecules": (lambda names: names["predict"](names["batch"]).shape == (names["batch"].num_graphs, 2),),
+    "node_classification": (
+        lambda names: names["results"].shape == (2,),
+        "range(5)",
+        "range(2)",
+        "range(200)",
+        "range(2)",
+    ),
     "images": (lambda names: names["right"].shape == (2,) and 0 <= names["accuracy"] <= 1,),
     "particles": (fields_are_sums_over_the_box, *FEW_PARTICLES),
 }
@@ -107,6 +121,7 @@ def test_a_program_does_what_it_says(run, monkeypatch, name):
     if name == "images":
         pytest.importorskip("sklearn")
     monkeypatch.setattr("torch_geometric.datasets.TUDataset", _FakeMolecules)
+    monkeypatch.setattr("torch_geometric.datasets.Planetoid", _fake_cora)
     monkeypatch.setattr("pyg_topomask.datasets.DigitsDataset", partial(DigitsDataset, num_graphs=24))
     check, *replaced = CHECKS[name]
     assert check(run(name, *replaced))

@@ -6,8 +6,8 @@ processor time on one thread, and ratios are to PyG's ``GPSConv`` with "multihea
 Collation of the batch, by PyG for its layer and by
 ``pyg_topomask.loader.collate`` for ours, is measured separately. Attentions and transforms have their defaults.
 
-With ``--grids``, all graphs are grids of 8 × 8 nodes, for which a Toeplitz mask is. In "half hop", half of the heads have
-no mask.
+With ``--grids``, all graphs are grids of 8 × 8 nodes, which a Toeplitz mask needs. In "half hop", half of the heads
+have no mask.
 
 Run: python scripts/bench/small.py [--quick] [--only NAME …] [--grids] [--out results/bench]
 """
