@@ -80,6 +80,7 @@ def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> T
         return x
     if not isinstance(norm, BatchNorm1d):
         sizes = {"batch_size": x.size(0)} if is_exporting() and accepts(norm, "batch_size") else {}  # or fewer graphs
+        batch = None if batch is None else batch.long()  # as PyTorch's scatter wants it before 2.8
         return norm(x, batch=batch, **sizes) if accepts(norm, "batch") else norm(x)
     if norm.training and x.size(0) == 1:
         # A single row has no variance: normalise it by the running statistics.

@@ -24,4 +24,4 @@ def count_graphs(graph: Data | None, batch: Tensor | None) -> int:
 def pool_nodes(x: Tensor, batch: Tensor | None, num_graphs: int, pool: str) -> Tensor:
     """Mean, sum or maximum over each graph's nodes, ``[N, C] → [B, C]``; zero for a graph without nodes."""
     batch = x.new_zeros(x.size(0), dtype=torch.long) if batch is None else batch
-    return POOLS[pool](x, batch, num_graphs)
+    return POOLS[pool](x, batch.long(), num_graphs)

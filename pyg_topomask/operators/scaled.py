@@ -83,7 +83,7 @@ class DiagonalScaledOperator(WrappedOperator):
     @property
     def error(self) -> float | Tensor:
         error = row_errors(self.operator)
-        if error is None:
+        if error is None or self.num_nodes == 0:
             return 0.0
         left, right = (None if x is None else x.detach().abs()[:, None].flatten(1) for x in (self.left, self.right))
         if left is not None:

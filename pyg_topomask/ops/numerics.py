@@ -11,6 +11,15 @@ def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors)
 
 
+MOST_LOG = 40.0
+"""Logarithm of the largest number that a mask learns as an exponential: products and sums of two stay in float32."""
+
+
+def bounded_exp(x: Tensor) -> Tensor:
+    """``exp(x)``, and :math:`e^{40}` without a gradient where ``x`` is above 40, so that attention stays finite."""
+    return x.clamp(max=MOST_LOG).exp()
+
+
 def with_ones(v: Tensor) -> Tensor:
     """Append a column of ones to values ``[*, D]``. Its weighted sum is the sum of the weights."""
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)

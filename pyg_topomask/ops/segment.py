@@ -20,6 +20,8 @@ _LEAST_STEP, _LEAST_STEP_CPU, _MOST_GROUPS = 12, 10, 8
 
 _UNSORTED = "'batch' must be sorted: sort nodes by graph first, for example with batch.argsort(stable=True)"
 
+_MOST_EMPTY = 2**20  # graphs without nodes; more of them are a number in 'batch' that counts something else
+
 
 class Segments(NamedTuple):
     """A batch's graphs."""
@@ -135,8 +137,12 @@ def _is_sorted(batch: Tensor) -> bool:
 def segments(batch: Tensor) -> Segments:
     """The graphs of a batch vector that `check_batch` accepts, computed once per batch."""
     check_batch(batch, batch.numel())
-    # On CUDA, only this line waits.
-    return Segments(row_pointers(batch, int(batch[-1]) + 1 if batch.numel() else 0).tolist())
+    num_graphs = int(batch[-1]) + 1 if batch.numel() else 0  # on CUDA, this line and the next one wait
+    if num_graphs > batch.numel() + _MOST_EMPTY:
+        raise ValueError(
+            f"'batch' names graph {num_graphs - 1}, but there are {batch.numel()} nodes; graphs are numbered 0, 1, …"
+        )
+    return Segments(row_pointers(batch, num_graphs).tolist())
 
 
 def size_groups(batch: Tensor | int) -> SizeGroups:

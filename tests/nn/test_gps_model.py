@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn import Linear
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, GINEConv
 
@@ -162,3 +163,21 @@ EXPHORMER, BIASED = lambda _: ExphormerAttention(8), lambda _: FullAttention(8, 
 def test_what_does_not_fit_is_refused(build, error, message):
     with pytest.raises(error, match=message):
         build()
+
+
+class WithoutShortIndices(TorchDispatchMode):
+    """PyTorch before 2.8, where gather and scatter took int64 alone."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__.startswith(("scatter", "gather")):
+            assert args[2].dtype == torch.int64, f"{func} of {args[2].dtype}"
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("pool", ["mean", "add", "max", "graph_token"])
+def test_batch_vectors_of_int32_are_those_of_int64(pool):
+    batch = batch_of()
+    model = GPSModel(4, 8, 3, 2, None, lambda _: FullAttention(8), pool=pool, norm="graph_norm").double().eval()
+    with WithoutShortIndices():
+        found = model(batch.x, batch.edge_index, batch.batch.int())
+    assert torch.equal(found, model(batch.x, batch.edge_index, batch.batch))

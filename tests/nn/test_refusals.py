@@ -123,6 +123,7 @@ NUMBERS = [
 MASKS = [
     (lambda: RWGNKMask(decay=-0.1), ValueError, "'decay' must be a finite number ≥ 0"),
     (lambda: RWGNKMask(alpha=float("inf")), ValueError, "'alpha' must be a finite number ≥ 0"),
+    (lambda: RWGNKMask(decay=1e6), ValueError, "'decay' must be at most 2.2e.04 with max_length=4"),
     (lambda: RWGNKMask(decay=0.0, learnable=True), ValueError, "must start above 0"),
     (lambda: GRFMask(initial="linear"), ValueError, "'initial' must be one of exp, geometric, far"),
     (lambda: GRFMask(initial=[1.0] * 6), ValueError, r"must hold 1 to 'max_length' \+ 1 = 5 finite numbers"),

@@ -299,6 +299,11 @@ def test_entrywise_products_take_the_way_with_the_least_work():
     assert torch.autograd.gradcheck(squared, (value.requires_grad_(), heads.requires_grad_()))
 
 
+def test_the_error_of_a_scaled_mask_without_nodes_is_zero():
+    edges = torch.zeros(2, 0, dtype=torch.long)
+    assert DiagonalScaledOperator(HeatOperator(edges, 0, 1.0), None, torch.zeros(0)).error == 0
+
+
 def test_the_error_of_an_entrywise_product_follows_from_those_of_its_factors():
     data = GRAPHS["star"]
     rough, exact = (HeatOperator(data.edge_index, data.num_nodes, 1.3, tol=tol) for tol in (1e-2, 1e-13))

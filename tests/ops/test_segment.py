@@ -9,6 +9,7 @@ from pyg_topomask.ops.segment import (
     segment_max,
     segment_mean,
     segment_sum,
+    segments,
     size_groups,
 )
 from tests.ops.compare import assert_is_the_reference
@@ -92,6 +93,11 @@ def test_one_graph_without_a_batch_vector():
 def test_bad_batch_vectors_are_refused(batch, error, message):
     with pytest.raises(error, match=message):
         check_batch(batch, 3)
+
+
+def test_a_huge_number_in_a_batch_vector_asks_for_no_memory():
+    with pytest.raises(ValueError, match=f"names graph {2**40}, but there are 3 nodes"):
+        segments(torch.tensor([0, 0, 2**40]))
 
 
 def test_a_batch_vector_changed_in_place_is_checked_again():

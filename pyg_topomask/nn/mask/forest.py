@@ -13,7 +13,7 @@ from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import TREE, read_tree
 from pyg_topomask.operators import ForestExpOperator
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32, bounded_exp
 
 
 class ForestMask(Mask):
@@ -58,7 +58,7 @@ class ForestMask(Mask):
     def a(self) -> Tensor:
         """Rate, a scalar or ``[H]``."""
         (rate,) = at_least_float32(self.log_rate)
-        return rate.exp() if self._grows else -rate.exp()
+        return bounded_exp(rate) if self._grows else -bounded_exp(rate)
 
     def forward(self, graph: Data) -> ForestExpOperator:
         """The mask of a graph or batch with a spanning forest.

@@ -11,7 +11,7 @@ from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_table_size
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import HopOperator
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32, bounded_exp
 
 
 class HopMask(Mask):
@@ -27,7 +27,7 @@ class HopMask(Mask):
         max_hops: Largest distance at which nodes see each other. 8 by default. On the molecules of Peptides, 8 hops
             are a third of the diameter, and a node has 29 pairs.
         positive: Whether ``f`` is positive, :math:`f = e^\theta`. If false, ``f`` has any sign, and attention
-            normalises by its absolute values.
+            normalises by its absolute values. θ counts as at most 40, so that results stay finite.
 
     Shapes:
         - the parameter ``values``, θ (or ``f``) at 0, 1, … hops: ``[max_hops + 1]``, or ``[H, max_hops + 1]``
@@ -64,4 +64,4 @@ class HopMask(Mask):
         index, length, size = self.read(graph)
         check_table_size(self, graph, size, "pairs")
         (values,) = at_least_float32(self.values)
-        return HopOperator(index, length, values.exp() if self.positive else values, int(graph.num_nodes))
+        return HopOperator(index, length, bounded_exp(values) if self.positive else values, int(graph.num_nodes))

@@ -22,7 +22,9 @@ from pyg_topomask.operators import (
     SumOperator,
 )
 from pyg_topomask.ops.attention.mask import row_sums
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32, bounded_exp
+
+_LEAST_SUM = 1e-20  # of a row: the largest weight of a mask divided by it is still a number in float32
 
 
 class JoinedMask(Mask):
@@ -65,7 +67,7 @@ class MixtureMask(JoinedMask):
 
     def forward(self, graph: Data) -> SumOperator:
         """The mask of a graph or batch that carries what the masks need."""
-        (weights,) = at_least_float32(self.log_weights.exp())
+        weights = bounded_exp(*at_least_float32(self.log_weights))
         operators = [mask(graph) for mask in self.masks]
         scales = [weight / _row_sums(operator) for operator, weight in zip(operators, weights)]
         scales = [scale[:, 0] if scale.size(1) == 1 else scale for scale in scales]
@@ -154,6 +156,6 @@ def _parts(masks: Sequence[Module | None]) -> list[Module]:
 
 
 def _row_sums(operator: MaskOperator) -> Tensor:
-    """Row sums of the bounding mask, ``[N, 1 or H]``; 1 for rows without entries."""
+    """Row sums of the bounding mask, ``[N, 1 or H]``; 1 for rows without entries, or with too small ones."""
     sums = row_sums(operator.bound)
-    return torch.where(sums > 0, sums, 1)
+    return torch.where(sums > _LEAST_SUM, sums, 1)

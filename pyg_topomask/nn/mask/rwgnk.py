@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import exp
+
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -16,7 +18,7 @@ from pyg_topomask.nn.mask.structure import warn_of_walks
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
 from pyg_topomask.operators.sparse_factor import Factor
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import MOST_LOG, at_least_float32
 from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import WalkTable
 from pyg_topomask.ops.walks.pair_table import EntryTable, check_walks, fits_together
@@ -39,7 +41,7 @@ class RWGNKMask(Mask):
     Args:
         heads: Masks, one per head, if they are ``learnable``; otherwise, all heads of an attention share one mask.
         decay: :math:`\lambda \ge 0`, the factor that each hop multiplies the weight of a visit by. 1 by default, as
-            in the paper.
+            in the paper; at most :math:`e^{40 / K}` for walks of K hops, so that its powers stay finite.
         alpha: :math:`\alpha \ge 0`, exponent of the norms. 1 by default, as in the paper.
         max_length: Longest walk that is stored, in hops. 4 by default, as in ``AddRandomWalks``.
         learnable: Whether ``decay`` and ``alpha`` are parameters; their absolute values are used. They are not by
@@ -75,9 +77,15 @@ class RWGNKMask(Mask):
         super().__init__(heads)
         self.heads = self.heads if learnable else 1
         max_length = check_integer("max_length", max_length, 0)
+        self._most_decay = exp(MOST_LOG / max(max_length, 1))  # its powers are within the range of float32
         for key, value in (("decay", decay), ("alpha", alpha)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"'{key}' must be a finite number ≥ 0 (got {value})")
+        if decay > self._most_decay:
+            raise ValueError(
+                f"'decay' must be at most {self._most_decay:.3g} with max_length={max_length}, so that its powers stay "
+                f"finite (got {decay})"
+            )
         if learnable and 0 in (decay, alpha):
             raise ValueError(f"learnable 'decay' and 'alpha' must start above 0 (got {decay} and {alpha})")
         self.max_length, self.learnable, self.name = max_length, learnable, name
@@ -110,11 +118,11 @@ class RWGNKMask(Mask):
         table = (index, length, count, int(graph.num_nodes), self.max_length)
         if not self.learnable:
             read = _number_once if decay.is_cuda else _number
-            kernel = _constant_kernel(*table, read(decay), read(alpha), decay.dtype)
+            kernel = _constant_kernel(*table, min(read(decay), self._most_decay), read(alpha), decay.dtype)
             warn_of_walks(self, graph, self.name, halt=False)
             return kernel
         with torch.autocast(index.device.type, enabled=False):  # sums of counts need float32
-            walks, modulation, scale = _walks(*table, decay.abs(), alpha.abs())
+            walks, modulation, scale = _walks(*table, decay.abs().clamp(max=self._most_decay), alpha.abs())
         warn_of_walks(self, graph, self.name, halt=False)
         return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
 

@@ -16,15 +16,18 @@ from pyg_topomask.nn import (
     GRFMask,
     GridHeatMask,
     HeatMask,
+    HopMask,
     LowRankMask,
     MaskedAttention,
+    MixtureMask,
     PowerSeriesMask,
+    RWGNKMask,
     ToeplitzMask,
     TreeMask,
 )
 from pyg_topomask.operators import HeatOperator, PowerSeriesOperator
 from pyg_topomask.ops import deconvolve
-from pyg_topomask.testing import GRAPHS, dense_adjacency
+from pyg_topomask.testing import GRAPHS, dense_adjacency, prepared
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddTreeOrder
 from tests.distances import dense_distances
 from tests.transforms.encoding_cases import grid
@@ -269,3 +272,26 @@ def test_edge_weights_may_have_a_second_axis_of_one(cls):
     assert torch.equal(mask(data).to_dense(), wanted)
     del data.edge_weight
     assert not torch.allclose(mask(data).to_dense(), wanted, atol=1e-3)  # the weights count
+
+
+EXTREMES = {
+    "hop": (lambda: HopMask(2, 2), "values", [88.0, 1e4, -1e4]),
+    "rwgnk": (lambda: RWGNKMask(2, learnable=True), "decay", [1e6, 1e30]),
+    "forest": (lambda: ForestMask(2), "log_rate", [100.0, 1e4, -1e4]),
+    "weights": (lambda: MixtureMask([None, HopMask()], 2), "log_weights", [100.0, 1e4, -100.0]),
+    "part": (lambda: MixtureMask([HopMask(), None], 2), "masks.0.values", [-45.0, -100.0, 100.0]),
+}
+
+
+@pytest.mark.parametrize("path", ["auto", "dense", "blocks"])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extreme_parameters_give_finite_outputs_and_gradients(name, path):
+    build, parameter, numbers = EXTREMES[name]
+    for number, kernel in itertools.product(numbers, ("relu", "softmax")):
+        attn = MaskedAttention(8, 2, kernel, build(), path=path)
+        (graph,) = prepared(attn, [GRAPHS["star"]])
+        attn.mask.get_parameter(parameter).data.fill_(number)
+        out = attn(torch.randn(5, 8), graph=graph)
+        out.square().sum().backward()
+        assert out.isfinite().all(), (number, kernel)
+        assert all(p.grad is None or p.grad.isfinite().all() for p in attn.parameters()), (number, kernel)
