@@ -143,7 +143,8 @@ def _splits(run: FinishedRun) -> set[int]:
 
 
 def _row(run: FinishedRun, name: str, baseline: FinishedRun, metric: str) -> Row:
-    summary, row = summarize(name, "", list(run.results.values()), metric), {"name": name, "seeds": len(run.results)}
+    summary = summarize(name, "", list(run.results.values()), metric)
+    row: Row = {"name": name, "seeds": len(run.results)}
     for part in ("val", "test"):
         key = f"{part}_{metric}"
         if key not in summary["metrics"]:
