@@ -15,7 +15,7 @@ from torch_geometric.nn.attention import PerformerAttention
 
 from pyg_topomask.checks import check_dtype
 from pyg_topomask.nn.attention.base import Attention
-from pyg_topomask.nn.edge_probe import Explained
+from pyg_topomask.nn.edge_probe import ending_explanations
 from pyg_topomask.nn.graph_attributes import graph_of, weight_of_edges, with_weight
 from pyg_topomask.nn.named import as_attention
 from pyg_topomask.nn.norm import accepts, apply_norm
@@ -26,7 +26,7 @@ _OWN = {"multihead": MultiheadAttention, "performer": PerformerAttention}
 """Attentions that stay PyG's own; its ``GPSConv.forward`` calls no others."""
 
 
-class GPSConv(torch_geometric.nn.GPSConv, Explained):
+class GPSConv(torch_geometric.nn.GPSConv):
     """:class:`torch_geometric.nn.GPSConv` with any attention of this package.
 
     Its arguments come in PyG's order and its parameters have PyG's names, so it takes the place of PyG's class in a
@@ -81,6 +81,11 @@ class GPSConv(torch_geometric.nn.GPSConv, Explained):
     def requires(self) -> tuple[str, ...]:
         """Attributes that the graph must carry."""
         return getattr(self.attn, "requires", ())
+
+    @ending_explanations
+    def __call__(self, *inputs: Any, **more: Any) -> Any:
+        """Call `forward`."""
+        return super().__call__(*inputs, **more)
 
     def reset_parameters(self) -> None:
         """Initialise all parameters again."""

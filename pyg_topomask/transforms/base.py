@@ -38,7 +38,7 @@ class GraphTransform(BaseTransform):
             check_keywords(make, type(self).__name__, named)
             make(self, *given, **named)
 
-        cls.__init__ = checked  # type: ignore[method-assign]
+        cls.__init__ = checked  # type: ignore[method-assign, assignment]
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         """Attributes to add to each graph; :obj:`None` removes an attribute."""
