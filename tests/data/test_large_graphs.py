@@ -14,6 +14,7 @@ from torch_geometric.utils import to_undirected
 
 from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges, save_graph
 from pyg_topomask.data.disk import _write_header, pointers, with_arrays
+from pyg_topomask.data.graph_parts import WalkNeighborhoods
 from pyg_topomask.data.partition import _best_parts, _within_capacity
 from pyg_topomask.data.source import mapped
 from pyg_topomask.loader import RandomPartitionLoader, WalkNeighborLoader
@@ -100,6 +101,12 @@ def test_drawn_neighbors_depend_on_the_seed():
     source = GraphSource(graph_of())
     drawn = [source.draw_neighbors(torch.arange(NODES), 1, seed).tolist() for seed in (0, 1, 0)]
     assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_walks_of_an_epoch_are_not_those_of_another_seed():
+    drawn = [WalkNeighborhoods(graph_of(), torch.arange(NODES), 16, seed=seed) for seed in (0, 1)]
+    first, second = drawn[0].visited(torch.arange(16), 1), drawn[1].visited(torch.arange(16), 0)
+    assert first[0].tolist() != second[0].tolist()
 
 
 def test_edges_among_groups_stay_within_their_group():

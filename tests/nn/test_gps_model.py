@@ -16,6 +16,7 @@ from pyg_topomask.nn import (
     MaskedAttention,
     PowerSeriesMask,
 )
+from pyg_topomask.nn.graph_attributes import graph_of
 from pyg_topomask.nn.norm import NORMS
 from pyg_topomask.operators import PowerSeriesOperator
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
@@ -181,3 +182,11 @@ def test_batch_vectors_of_int32_are_those_of_int64(pool):
     with WithoutShortIndices():
         found = model(batch.x, batch.edge_index, batch.batch.int())
     assert torch.equal(found, model(batch.x, batch.edge_index, batch.batch))
+
+
+def test_weights_of_edges_follow_their_edges_into_each_graph():
+    edges = torch.tensor([[3, 0, 4, 1, 2], [4, 1, 3, 0, 1]])  # not in the order of the graphs
+    weight, batch = torch.arange(5.0), torch.tensor([0, 0, 0, 1, 1])
+    made = graph_of(edges, 5, batch, lambda graph: graph, {"edge_weight": weight})
+    found = dict(zip(map(tuple, made.edge_index.T.tolist()), made.edge_weight.tolist()))
+    assert found == dict(zip(map(tuple, edges.T.tolist()), weight.tolist()))

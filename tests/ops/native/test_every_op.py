@@ -237,3 +237,15 @@ def test_an_array_that_does_not_fit_is_named(name):
             spoilt = [x if i != place else x[..., None] for i, x in enumerate(arrays)]
             with pytest.raises(RuntimeError, match=f"array '{op._entry.arrays[place]}' does not fit"):
                 op._entry([*spoilt, *results, *padding], *numbers)
+
+
+def test_errors_of_a_graph_of_two_tiles():
+    """The largest scores are in the second tile, so that the norms of the first are scaled."""
+    torch.manual_seed(0)
+    q, k = torch.rand(2, 67, 3, 17, dtype=torch.float64)
+    k[64:] *= 2
+    v, entry, errors = torch.randn(67, 3, 9).double(), torch.rand(1, 67**2).double(), 8 * torch.rand(67, 1).double()
+    inputs = (q, k, v, entry, None, errors, torch.tensor([[0, 67, 0, 67]]), True, 0.7, 0)
+    found, wanted = OPS["block_means"](*inputs), OPS["block_means"].twin(*inputs)
+    torch.testing.assert_close(found, wanted, **EXACT)
+    assert 0 < (wanted[1] == 0).sum() < wanted[1].numel()
