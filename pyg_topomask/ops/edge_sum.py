@@ -15,6 +15,7 @@ from torch.nn.functional import embedding_bag
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.functions import Linear
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.native.operators import for_each
 from pyg_topomask.ops.sparse import Pattern
 
 
@@ -44,7 +45,12 @@ def sum_rows(pattern: Pattern, x: Tensor) -> Tensor:
     """Product of the 0/1 matrix of a pattern and ``x [num_cols, C]``, not differentiable: ``[num_rows, C]``."""
     if pattern.nnz == 0 or x.size(1) == 0:
         return x.new_zeros(pattern.num_rows, x.size(1))
-    return embedding_bag(pattern.col, x.detach().contiguous(), pattern.rowptr, mode="sum", include_last_offset=True)
+    return _sum(pattern.rowptr, pattern.col, x)
+
+
+@for_each
+def _sum(rowptr: Tensor, col: Tensor, x: Tensor) -> Tensor:
+    return embedding_bag(col, x.detach().contiguous(), rowptr, mode="sum", include_last_offset=True)
 
 
 def neighbour_sum(x: Tensor, edge_index: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from pyg_topomask.checks import readable
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear, Linear
 from pyg_topomask.ops.memo import is_learned, is_wrapped, kept_property, once_per_batch, outside_transforms
+from pyg_topomask.ops.native.operators import is_mapped
 
 Result = TypeVar("Result")
 
@@ -284,6 +285,8 @@ class _SampledProduct(Bilinear):
 
 
 def _matmul(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
+    if is_mapped(value, x):
+        return _each_product(pattern.rowptr, pattern.col, pattern.num_cols, value, x)
     if pattern.nnz == 0 or x.numel() == 0:
         return x.new_zeros(pattern.num_rows, *x.shape[1:])
     if value.dim() == 2:
@@ -300,12 +303,24 @@ def _matmul(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
     return matrix @ x
 
 
+@torch.library.custom_op("topomask::sparse_product", mutates_args=())
+def _each_product(rowptr: Tensor, col: Tensor, num_cols: int, value: Tensor, x: Tensor) -> Tensor:
+    """`_matmul` where autograd maps it: torch has no rule for sparse matrices, and calls an operator for each entry."""
+    return _matmul(_pattern_of(rowptr, col, num_cols), value, x)
+
+
+def _pattern_of(rowptr: Tensor, col: Tensor, num_cols: int) -> Pattern:
+    return Pattern(None, col, rowptr.numel() - 1, num_cols, rowptr=rowptr)
+
+
 def _transposed_spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
     transposed, order = pattern.transposed
     return spmm(transposed, value.index_select(0, order), x)
 
 
 def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
+    if is_mapped(left, right):
+        return _each_sampled(pattern.rowptr, pattern.col, pattern.num_cols, left, right)
     if pattern.nnz == 0 or left.numel() == 0:
         return left.new_zeros(pattern.nnz, *left.shape[1:-1])
     if left.dim() == 3:
@@ -317,6 +332,12 @@ def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
     zeros = _csr_tensor(pattern, left.new_zeros(pattern.nnz))
     # The values are a view of a sparse matrix, which torch.compile cannot trace; a copy is not.
     return torch.sparse.sampled_addmm(zeros, left, right.t(), beta=0.0).values().clone()
+
+
+@torch.library.custom_op("topomask::sampled_product", mutates_args=())
+def _each_sampled(rowptr: Tensor, col: Tensor, num_cols: int, left: Tensor, right: Tensor) -> Tensor:
+    """`_sampled` where autograd maps it."""
+    return _sampled(_pattern_of(rowptr, col, num_cols), left, right)
 
 
 def _joined_heads(pattern: Pattern, heads: int) -> Pattern:

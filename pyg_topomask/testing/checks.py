@@ -48,7 +48,7 @@ def _by_dual_numbers(run: Function, inputs: Sequence[Tensor], tangents: Sequence
 
 
 def check_reverse_mode(run: Function, inputs: Sequence[Tensor]) -> None:
-    """Check that `torch.func.vjp` gives the gradients of a backward pass.
+    """Check that `torch.func.vjp` gives the gradients of a backward pass, and so does one for several gradients.
 
     Args:
         run: Function of tensors in float64.
@@ -57,11 +57,17 @@ def check_reverse_mode(run: Function, inputs: Sequence[Tensor]) -> None:
     leaves = [x.detach().requires_grad_() for x in inputs]
     out = run(*leaves)
     grad = torch.randn_like(out)
-    wanted = torch.autograd.grad(out, leaves, grad, allow_unused=True)
+    wanted = torch.autograd.grad(out, leaves, grad, allow_unused=True, retain_graph=True)
     value, pull = torch.func.vjp(run, *(x.detach() for x in inputs))[:2]
     torch.testing.assert_close(value, out)
     for x, found, gradient in zip(leaves, pull(grad), wanted):
         torch.testing.assert_close(found, torch.zeros_like(x) if gradient is None else gradient)
+    both = torch.stack([grad, -2 * grad])
+    mapped = torch.autograd.grad(out, leaves, both, allow_unused=True, is_grads_batched=True)
+    for found, gradient in zip(mapped, wanted):
+        assert (found is None) == (gradient is None)
+        if gradient is not None and found is not None:
+            torch.testing.assert_close(found, torch.stack([gradient, -2 * gradient]))
 
 
 def check_backward_in_autocast(run: Function, inputs: Sequence[Tensor]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.attention.block_means import softmax_in_graphs
 from pyg_topomask.ops.blocks import layout_of
+from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.segment import in_groups, ragged_ranges
 
 # Nodes of the largest graph up to which compiled code serves attention without a bias.
@@ -79,7 +81,10 @@ def segment_softmax_attention(
             added = given if added is None else given.masked_fill(~added, -torch.inf)
         return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout, scale=scale)
 
-    return in_groups(attend, groups, q, k, v)
+    if not loader.is_transformed():
+        return in_groups(attend, groups, q, k, v)
+    with sdpa_kernel(SDPBackend.MATH):  # the others have no derivative in forward mode
+        return in_groups(attend, groups, q, k, v)
 
 
 def all_pairs(batch: Tensor) -> Tensor:

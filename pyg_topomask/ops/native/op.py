@@ -18,6 +18,7 @@ from torch.nn import Parameter
 
 from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.native.operators import Operators, is_mapped
 
 DTYPES = {torch.float32: 1, torch.float64: 2, torch.int64: 3, torch.int32: 4}
 """Codes of the dtypes that compiled functions read; those of ``code_of`` in ``array.h``."""
@@ -98,8 +99,8 @@ class CompiledOp:
     A subclass says what the attributes and methods below say, and is made once, as a constant of its module. A call
     takes all ``arrays`` (:obj:`None` for one that is absent) and then all ``numbers``. On CPU, in float32 and float64,
     the compiled function answers; where `refuses` gives a reason, the `twin` does. Gradients that are differentiated
-    again are those of the twin. ``torch.compile`` calls an operation as it is, between compiled parts, and
-    ``torch.export`` traces the twin.
+    again are those of the twin. Where torch records or maps a call, it sees the `Operators`; ``torch.export`` traces
+    the twin.
 
     The compiled function gets the arrays (or what `prepare` makes of them), the results, the gradients of the results
     that have one, and room for the gradients of the first ``differentiable`` arrays, in this order. In the forward
@@ -135,15 +136,15 @@ class CompiledOp:
     def __init__(self) -> None:
         self._count = len(self.arrays)
         names = [name.removesuffix("?") for name in self.arrays]
-        self._moving = self.results[: len(self.results) - self.constant_results]
-        grads = [f"grad_{name}" for name in (*self._moving, *names[: self.differentiable])]
+        self.moving = self.results[: len(self.results) - self.constant_results]
+        grads = [f"grad_{name}" for name in (*self.moving, *names[: self.differentiable])]
         reads = self.reads or names
         self._entry = Entry(
             self.library, self.name, (*reads, *self.results, *grads), self.reads_numbers or self.numbers
         )
         self._with_gaps = [name in self.with_gaps for name in reads]
         if self.library:
-            OPS[self.name] = self
+            OPS[self.name], self._operators = self, Operators(self)
 
     def twin(self, *inputs: Any) -> Any:
         """The operation in plain torch."""
@@ -187,13 +188,17 @@ class CompiledOp:
     def __call__(self, *inputs: Any) -> Any:
         """The result, or all results."""
         if torch.compiler.is_compiling() and not is_exporting():
-            return _as_it_is(self, *inputs)
+            return (self._operators.forward if self._compiles(*inputs) else self.twin)(*inputs)
         tensors = inputs[: self._count]
         if self.refuses(*inputs) is not None or loader.is_traced() or any(type(x) not in _ORDINARY for x in tensors):
             return self.twin(*inputs)
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
             return _Differentiable.apply(self, *inputs)
         return self.compute(*inputs)
+
+    def _compiles(self, first: Tensor, *rest: Any) -> bool:
+        """Whether the compiled function serves, as far as tracing can know."""
+        return first.device.type == "cpu" and DTYPES.get(first.dtype, 9) <= 2 and loader.missing(self.library) is None
 
     def compute(self, *inputs: Any) -> Any:
         """The results of the compiled function."""
@@ -228,6 +233,32 @@ class CompiledOp:
         threads = loader.num_threads(self.work(*inputs), self.work_per_thread)
         self._entry(arrays, *numbers, threads=threads)
 
+    def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep what the backward pass reads."""
+        results = (output,) if isinstance(output, Tensor) else output
+        ctx.numbers = inputs[self._count :]
+        ctx.save_for_backward(*inputs[: self._count], *(results if self.keeps_results else ()))
+        if constant := self.constant(*inputs):
+            ctx.mark_non_differentiable(*results[-constant:])
+        ctx.set_materialize_grads(False)
+
+    def gradients(self, ctx: Any, needs: Sequence[bool], grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs, from what `keep` has kept and the gradients of the results."""
+        saved = ctx.saved_tensors  # read once, or checkpoints complain
+        inputs, results = (*saved[: self._count], *ctx.numbers), saved[self._count :] or [None] * len(self.results)
+        first, grads = inputs[: self.differentiable], grads[: len(self.moving)]
+        needed = [need and x is not None for need, x in zip(needs, first)]
+        if torch.is_grad_enabled():
+            found = self.twin_gradients(needed, inputs, grads)
+        else:
+            shapes = self.shapes(*inputs)
+            filled = [
+                saved[0].new_zeros(shape) if grad is None else grad.contiguous() for grad, shape in zip(grads, shapes)
+            ]
+            as_operator = is_mapped(*filled) or loader.is_traced()
+            found = (self._operators if as_operator else self).backward(needed, inputs, results, filled)
+        return *found, *(None,) * (len(inputs) - len(first))
+
     def twin_gradients(
         self, needed: Sequence[bool], inputs: tuple[Any, ...], grads: Sequence[Tensor | None]
     ) -> Sequence[Tensor | None]:
@@ -249,37 +280,16 @@ class CompiledOp:
 _ORDINARY = (Tensor, Parameter, type(None))
 
 
-@torch.compiler.disable
-def _as_it_is(op: CompiledOp, *inputs: Any) -> Any:
-    return op(*inputs)
-
-
 class _Differentiable(torch.autograd.Function):
     """A call with gradients. The dispatch of torch.library would take twice as long as the rest of a small call."""
 
     @staticmethod
     def forward(ctx: Any, op: CompiledOp, *inputs: Any) -> Any:
         output = op.compute(*inputs)
-        results = (output,) if isinstance(output, Tensor) else output
-        ctx.op, ctx.numbers = op, inputs[op._count :]
-        ctx.save_for_backward(*inputs[: op._count], *(results if op.keeps_results else ()))
-        if constant := op.constant(*inputs):
-            ctx.mark_non_differentiable(*results[-constant:])
-        ctx.set_materialize_grads(False)
+        op.keep(ctx, inputs, output)
+        ctx.op = op
         return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        op, saved = ctx.op, ctx.saved_tensors  # read once, or checkpoints complain
-        inputs, results = (*saved[: op._count], *ctx.numbers), saved[op._count :] or [None] * len(op.results)
-        first, grads = inputs[: op.differentiable], grads[: len(op._moving)]
-        needed = [needs and x is not None for needs, x in zip(ctx.needs_input_grad[1:], first)]
-        if torch.is_grad_enabled():
-            found = op.twin_gradients(needed, inputs, grads)
-        else:
-            shapes = op.shapes(*inputs)
-            filled = [
-                saved[0].new_zeros(shape) if grad is None else grad.contiguous() for grad, shape in zip(grads, shapes)
-            ]
-            found = op.backward(needed, inputs, results, filled)
-        return None, *found, *(None,) * (len(inputs) - len(first))
+        return None, *ctx.op.gradients(ctx, ctx.needs_input_grad[1:], grads)

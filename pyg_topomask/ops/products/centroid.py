@@ -11,7 +11,7 @@ trees at nodes and edges; centroids serve the same purpose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from math import log2
 from typing import NamedTuple
 
@@ -70,10 +70,8 @@ class _Product(Bilinear):
 
     @staticmethod
     def forward(values: Tensor, x: Tensor, plan: list[Terms]) -> Tensor:
-        out = torch.zeros_like(x, memory_format=torch.contiguous_format)
-        for terms, some in _slices(plan, x):
-            out[some] += _terms_product(terms, values, x[some])
-        return out
+        parts = [sum((_terms_product(terms, values, part) for terms in plan), 0 * part) for part in _parts(plan, x)]
+        return torch.cat(parts, dim=2)
 
     @staticmethod
     def gradients(
@@ -89,10 +87,11 @@ class _PairSums(Bilinear):
     @staticmethod
     def forward(y: Tensor, x: Tensor, plan: list[Terms], size: int) -> Tensor:
         total, values = x.new_zeros(x.size(1), size), x.new_zeros(x.size(1), size, requires_grad=True)
-        for terms, some in _slices(plan, x):
-            with torch.enable_grad():  # the product is linear in the values, so its gradient does not depend on them
-                part = _terms_product(terms, values, x[some])
-            total += torch.autograd.grad(part, values, y[some])[0]
+        for part, grad in zip(_parts(plan, x), _parts(plan, y)):
+            for terms in plan:
+                with torch.enable_grad():  # the product is linear in the values: its gradient does not depend on them
+                    product = _terms_product(terms, values, part)
+                total = total + torch.autograd.grad(product, values, grad)[0]
         return total
 
     @staticmethod
@@ -103,13 +102,11 @@ class _PairSums(Bilinear):
         return grad_y, _Product.apply(grad, y, plan) if needed[1] else None
 
 
-def _slices(plan: list[Terms], x: Tensor) -> Iterator[tuple[Terms, tuple[slice, slice, slice]]]:
-    """All matrices, with as many columns of ``x`` at a time as a slice holds."""
-    for terms in plan:
-        # Smaller slices are slower, and take no less memory: glibc keeps arrays below 32 MiB in its heap, with holes.
-        step = max(1, limits.slice_numbers // max(terms.pattern.num_rows * x.size(1), 1))
-        for begin in range(0, x.size(2), step):
-            yield terms, (slice(None), slice(None), slice(begin, begin + step))
+def _parts(plan: list[Terms], x: Tensor) -> Sequence[Tensor]:
+    """``x [N, H, C]`` in parts of as many columns as a slice of the largest matrix holds."""
+    # Smaller slices are slower, and take no less memory: glibc keeps arrays below 32 MiB in its heap, with holes.
+    rows = max((terms.pattern.num_rows for terms in plan), default=1)
+    return x.split(max(1, limits.slice_numbers // max(rows * x.size(1), 1)), dim=2)
 
 
 @once_per_batch
@@ -213,16 +210,18 @@ def _terms_product(terms: Terms, values: Tensor, x: Tensor) -> Tensor:
     shape, size, pattern = x.shape, terms.size, terms.pattern
     values = pad(values, (0, 2 * size - 1 - values.size(1)))
     mirrored = torch.cat([values[:, 1:size].flip(1), values[:, :size]], dim=1)
-    sums = spmm(pattern, x.new_ones(pattern.nnz), x.flatten(1)).view(-1, size, *shape[1:])  # [T, L, H, C]
+    columns = x.reshape(shape[0], shape[1] * shape[2])
+    sums = spmm(pattern, x.new_ones(pattern.nnz), columns).view(-1, size, *shape[1:])  # [T, L, H, C]
     if size <= _MOST_DENSE:
         matrix = toeplitz_matrix(mirrored, (size,)) if terms.is_path else values.unfold(1, size, 1)
-        one_head = shape[1] == 1  # einsum would copy the sums twice
-        sums = matrix[0] @ sums.squeeze(2) if one_head else torch.einsum("hde,tehc->tdhc", matrix, sums)
+        one_head = shape[1] == 1  # the product of all heads copies the sums
+        sums = matrix[0] @ sums.squeeze(2) if one_head else (matrix @ sums.transpose(1, 2)).transpose(1, 2)
     else:  # a Hankel matrix is a Toeplitz matrix of the columns in reverse
         sums = sums if terms.is_path else sums.flip(1)
         signals = sums.permute(2, 0, 3, 1)  # [H, T, C, L]
         weight = (mirrored if terms.is_path else values).expand(shape[1], -1)
-        signals = toeplitz_product(weight, signals.flatten(1, 2)).view(signals.shape)
+        folded = signals.reshape(shape[1], -1, size)
+        signals = toeplitz_product(weight, folded).view(signals.shape)
         sums = signals.permute(1, 3, 0, 2)
     back, _ = pattern.transposed
     return spmm(back, terms.sign.to(x.dtype), sums.reshape(pattern.num_rows, -1)).view(shape)

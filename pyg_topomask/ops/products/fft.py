@@ -19,6 +19,7 @@ from torch import Tensor
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear
 from pyg_topomask.ops.memo import once_per_setting
+from pyg_topomask.ops.native.operators import for_each
 
 
 def toeplitz_product(weight: Tensor, x: Tensor) -> Tensor:
@@ -75,11 +76,7 @@ class _Convolution(Bilinear):
 
     @staticmethod
     def forward(weight: Tensor, x: Tensor) -> Tensor:
-        sizes, out = _sizes(x.shape[2:]), torch.empty_like(x, memory_format=torch.contiguous_format)
-        wanted, kernel = [(size - 1, size) for size in x.shape[2:]], _transform(weight, sizes)[:, None]
-        for some in _slices(x, sizes):
-            out[:, some] = _inverse(_transform(x[:, some], sizes).mul_(kernel), sizes, wanted)
-        return out
+        return _convolution(weight, x)
 
     @staticmethod
     def gradients(
@@ -94,19 +91,33 @@ class _Correlation(Bilinear):
 
     @staticmethod
     def forward(y: Tensor, x: Tensor) -> Tensor:
-        sizes, axes = _sizes(x.shape[2:]), list(range(2, x.dim()))
-        total: Tensor | float = 0.0
-        for some in _slices(x, sizes):
-            total = total + (_transform(y[:, some], sizes) * _transform(x[:, some].flip(axes), sizes)).sum(1)
-        wanted = [(0, 2 * size - 1) for size in x.shape[2:]]
-        if isinstance(total, float):  # there are no channels
-            return x.new_zeros(x.size(0), *(number for _, number in wanted))
-        return _inverse(total, sizes, wanted)
+        return _correlation(y, x)
 
     @staticmethod
     def gradients(grad: Tensor, y: Tensor, x: Tensor, needed: tuple[bool, bool]) -> tuple[Tensor | None, Tensor | None]:
         grad_y = _Convolution.apply(grad, x) if needed[0] else None
         return grad_y, _Convolution.apply(_reverse(grad), y) if needed[1] else None
+
+
+@for_each
+def _convolution(weight: Tensor, x: Tensor) -> Tensor:
+    sizes, out = _sizes(x.shape[2:]), torch.empty_like(x, memory_format=torch.contiguous_format)
+    wanted, kernel = [(size - 1, size) for size in x.shape[2:]], _transform(weight, sizes)[:, None]
+    for some in _slices(x, sizes):
+        out[:, some] = _inverse(_transform(x[:, some], sizes).mul_(kernel), sizes, wanted)
+    return out
+
+
+@for_each
+def _correlation(y: Tensor, x: Tensor) -> Tensor:
+    sizes, axes = _sizes(x.shape[2:]), list(range(2, x.dim()))
+    total: Tensor | float = 0.0
+    for some in _slices(x, sizes):
+        total = total + (_transform(y[:, some], sizes) * _transform(x[:, some].flip(axes), sizes)).sum(1)
+    wanted = [(0, 2 * size - 1) for size in x.shape[2:]]
+    if isinstance(total, float):  # there are no channels
+        return x.new_zeros(x.size(0), *(number for _, number in wanted))
+    return _inverse(total, sizes, wanted)
 
 
 def _reverse(weight: Tensor) -> Tensor:

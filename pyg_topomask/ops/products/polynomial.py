@@ -74,10 +74,14 @@ def polynomial_product(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Te
 
 def _sum(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Tensor) -> Tensor:
     out: Tensor | None = None
-    for coeff, term in zip(coeffs.to(x.dtype), basis.terms(x.flatten(1), coeffs.size(0))):
+    for coeff, term in zip(coeffs.to(x.dtype), basis.terms(_columns(x), coeffs.size(0))):
         coeff = (coeff if group is None else coeff.index_select(0, group))[..., None]
         out = coeff * term.view_as(x) if out is None else torch.addcmul(out, coeff, term.view_as(x))
     return torch.zeros_like(x) if out is None else out
+
+
+def _columns(x: Tensor) -> Tensor:  # [N, H, C] -> [N, H C]; autograd cannot map `flatten` over several gradients
+    return x.reshape(x.size(0), x.size(1) * x.size(2))
 
 
 def polynomial_attention(
@@ -238,15 +242,13 @@ class _Moments(Bilinear):
 
     @staticmethod
     def forward(y: Tensor, x: Tensor, basis: Basis, group: Tensor | None, shape: torch.Size) -> Tensor:
-        out = x.new_zeros(shape)
-        for k, term in enumerate(basis.terms(x.flatten(1), shape[0])):
+        out = []
+        for term in basis.terms(_columns(x), shape[0]):
             by_row = (y * term.view_as(x)).sum(-1)  # [N, H]
             by_row = by_row if shape[2] > 1 else by_row.sum(1, keepdim=True)
-            if group is None:
-                out[k] = by_row.sum(0, keepdim=True)
-            else:
-                out[k].index_add_(0, group, by_row)
-        return out
+            zeros = x.new_zeros(shape[1:])
+            out.append(by_row.sum(0, keepdim=True) if group is None else zeros.index_add(0, group, by_row))
+        return torch.stack(out) if out else x.new_zeros(shape)
 
     @staticmethod
     def gradients(

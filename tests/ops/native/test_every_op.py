@@ -203,10 +203,10 @@ def test_forward_mode_and_transforms_of_torch_func(name, number):
 @pytest.mark.slow
 @every_case
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_code_gives_the_same(name, number):
+def test_compiled_code_is_one_graph_and_gives_the_same(name, number):
     torch._dynamo.reset()
     op, inputs = example(name, number)
-    compiled = torch.compile(lambda *x: op(*x), backend="aot_eager")
+    compiled = torch.compile(lambda *x: op(*x), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(everything(op, compiled, inputs), everything(op, op, inputs), **EXACT)
 
 
