@@ -255,8 +255,8 @@ class CompiledOp:
             filled = [
                 saved[0].new_zeros(shape) if grad is None else grad.contiguous() for grad, shape in zip(grads, shapes)
             ]
-            as_operator = is_mapped(*filled) or loader.is_traced()
-            found = (self._operators if as_operator else self).backward(needed, inputs, results, filled)
+            seen = any(type(x) not in _ORDINARY for x in filled)  # by torch.compile
+            found = (self._operators if seen or is_mapped(*filled) else self).backward(needed, inputs, results, filled)
         return *found, *(None,) * (len(inputs) - len(first))
 
     def twin_gradients(
