@@ -5,7 +5,8 @@
 
 A report NAME.json gives the table of the page NAME.md by ``lines(report)`` of the script NAME.py or of its
 ``COMPARISON``, and its picture by ``plot(report, path)``. The text before the table stays, and so do pages without a
-report. The words of docs/papers.md and RESULTS.md follow from the reports by _verdicts.py. Nothing is run.
+report. The words of docs/papers.md and RESULTS.md follow from the reports by _verdicts.py. Rows of
+a stored report that a new one lacks are kept. Nothing is run.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _bench import read_json
 from _papers import first_page, page
 from _tables import publish_table, reports_of, save_json, start
 
@@ -52,6 +54,14 @@ def checked(path: Path) -> dict[str, Any]:
     return report
 
 
+def joined(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """A new report of runs, with the stored rows that it lacks."""
+    if "commits" not in new:
+        return new
+    commits = sorted({*old.get("commits", []), *new["commits"]})
+    return new | {"rows": old.get("rows", {}) | new["rows"], "commits": commits}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Store the given reports, then write every table and picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -61,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     stored = reports_of(options.results)
     for path in options.reports:
-        save_json(stored / path.name, checked(path))
+        save_json(stored / path.name, joined(read_json(stored / path.name), checked(path)))
     for path in sorted(stored.glob("*.json")):
         report = json.loads(path.read_text())
         publish_table(options.results / f"{path.stem}.md", redrawn(path.stem, report))

@@ -158,3 +158,9 @@ def test_drawing_again(redraw, tmp_path):
     assert (results / "grf_particles.md").read_text().startswith("# grf_particles\n")
     assert {path.stem for path in (tmp_path / "png").glob("*.png")} == {"grf_estimates", "grf_particles"}
     assert (stored / "grf_particles.json").is_file()
+
+
+def test_rows_that_a_new_report_of_runs_lacks_are_kept(redraw):
+    old, new = {"rows": {"a": 1, "b": 1}, "commits": ["1"]}, {"rows": {"b": 2}, "commits": ["2"], "epochs": None}
+    assert redraw.joined(old, new) == {"rows": {"a": 1, "b": 2}, "commits": ["1", "2"], "epochs": None}
+    assert redraw.joined(old, {"rows": {"b": 2}}) == {"rows": {"b": 2}}
