@@ -143,7 +143,7 @@ ANOTHER = {
     "length": "edge_weight", "max_freqs": 5, "laplacian_norm": None, "eigvec_norm": "L1", "num_walks": 5,
     "halt_prob": 0.1, "scheme": "antithetic", "transition": "transition", "num_tables": 2, "lengths": "uniform",
     "num_spatial_types": 3, "num_graphs": 4, "num_nodes": 20, "motif": "grid", "task": "tree", "force": "repulsion",
-    "num_frames": 3, "side": 9, "num_parts": 2, "transform": AddHops(), "num_processes": 2,
+    "num_frames": 3, "max_degree": 1, "side": 9, "num_parts": 2, "transform": AddHops(), "num_processes": 2,
     "clusters": torch.arange(N) // 4, "targets": NODES[:3], "batch_size": 2, "max_nodes": 3, "data": LINE,
     "operators": [OTHER, ONE], "operator": OTHER, "batch": HALVES * 0, "matrix": MATRIX.T, "left": OTHER, "right": ONE,
     "parent": NODES.new_tensor([*range(1, N), -1]), "walks": walks(1), "modulation": TWO.repeat(3)[:5],

@@ -2,6 +2,7 @@
 
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.causal import CausalMask
+from pyg_topomask.nn.mask.degree import DegreeMask
 from pyg_topomask.nn.mask.forest import ForestMask
 from pyg_topomask.nn.mask.grf import GRFMask
 from pyg_topomask.nn.mask.grid_heat import GridHeatMask
@@ -24,6 +25,7 @@ MASK: dict[str, type[Mask]] = {
     "forest": ForestMask,
     "tree": TreeMask,
     "hop": HopMask,
+    "degree": DegreeMask,
     "low_rank": LowRankMask,
     "causal": CausalMask,
 }
@@ -32,6 +34,7 @@ MASK: dict[str, type[Mask]] = {
 __all__ = [
     "MASK",
     "CausalMask",
+    "DegreeMask",
     "ForestMask",
     "GRFMask",
     "GridHeatMask",

@@ -12,6 +12,7 @@ from torch_geometric.utils import from_networkx, to_undirected
 
 from pyg_topomask.nn import (
     CausalMask,
+    DegreeMask,
     ForestMask,
     GRFMask,
     GridHeatMask,
@@ -239,6 +240,16 @@ def test_filtered_noise_has_the_correlation_of_its_filters_in_expectation():
     mean, error = torch.stack(logits).mean(0), torch.stack(logits).std(0) / 600**0.5
     assert ((mean - wanted / 16).abs() <= 5 * error + 1e-12).all()
     assert (wanted.abs().sum(0) == 0).any()  # positions further apart than the filters are long
+
+
+def test_degree_is_a_sine_of_learned_numbers_of_both_degrees():
+    mask, batch = DegreeMask(heads=2, max_degree=3).double(), Batch.from_data_list([GRAPHS["star"], GRAPHS["one_way"]])
+    torch.nn.init.normal_(mask.logit)
+    count = [min(int((batch.edge_index[0] == node).sum()), 3) for node in range(batch.num_nodes)]
+    z = 1 / (1 + (-mask.logit[:, count]).exp())
+    wanted = torch.sin(torch.pi / 4 * (z[:, :, None] + z[:, None])) * (batch.batch[:, None] == batch.batch)
+    torch.testing.assert_close(mask(batch).to_dense(), wanted)
+    assert {0, 1, 3} <= set(count)
 
 
 def test_causal_is_a_triangle_in_every_graph():
