@@ -27,7 +27,12 @@ def refuses(device: torch.device) -> str | None:
 
 
 def launch(
-    module: str, name: str, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]
+    module: str,
+    name: str,
+    grid: tuple[int, ...],
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+    num_warps: int = 4,
 ) -> None:
     """Run a kernel for each program of a grid, on the device of its first argument.
 
@@ -36,10 +41,11 @@ def launch(
         grid: Number of programs.
         arguments: Tensors and numbers.
         constants: Numbers that are known to the compiler.
+        num_warps: Warps of a program.
     """
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
-            getattr(importlib.import_module(module), name)[grid](*arguments, **constants)
+            getattr(importlib.import_module(module), name)[grid](*arguments, **constants, num_warps=num_warps)
 
 
 def power_of_two(size: int) -> int:

@@ -32,6 +32,7 @@ from pyg_topomask.ops import sparse, triton_support
 from pyg_topomask.ops.attention import full_softmax
 from pyg_topomask.ops.attention.engines.pairs_triton import PairSums
 from pyg_topomask.ops.native import loader, op
+from pyg_topomask.ops.topk import triton as topk_triton
 
 DEVICE = torch.device("cuda:7")  # what is stored for a device is not found by code that runs on a real GPU
 
@@ -173,7 +174,9 @@ class AsIfCuda(TorchDispatchMode):
 
         return move
 
-    def _launch_triton(self, module: str, name: str, grid: Any, arguments: Any, constants: Any) -> None:
+    def _launch_triton(
+        self, module: str, name: str, grid: Any, arguments: Any, constants: Any, num_warps: int = 4
+    ) -> None:
         """In place of a launch: check what Triton would, and search by torch. `PairSums` gets its results later."""
         for x in arguments:
             if isinstance(x, Tensor) and not isinstance(x, OnCuda):
@@ -183,7 +186,7 @@ class AsIfCuda(TorchDispatchMode):
         odd = {key: size for key, size in constants.items() if key in SIZES and size & (size - 1)}
         if odd:
             raise WrongDeviceError(f"the kernel {name} needs powers of two (got {odd})")
-        self.kernels.append((module, name, arguments, constants))
+        self.kernels.append((module, name, arguments, constants, num_warps))
         if 0 not in grid:
             self.launches[f"triton {name}"] += 1
         if name == "search_block":
@@ -273,7 +276,9 @@ def _search(q: Tensor, k: Tensor, out: Tensor, blocks: Tensor, topk: int) -> Non
     """What `search_block` computes."""
     out.fill_(-1)
     for a, b, c, d in blocks.tolist():
-        order = (q[:, a : min(a + 16, b)] @ k[:, c:d].mT).sort(dim=-1, descending=True, stable=True)[1]
+        order = (q[:, a : min(a + topk_triton._QUERIES, b)] @ k[:, c:d].mT).sort(dim=-1, descending=True, stable=True)[
+            1
+        ]
         out[:, a : a + order.size(1), : min(topk, d - c)] = order[..., :topk] + c
 
 

@@ -1,8 +1,13 @@
-"""Compile every Triton kernel that a shipped config launches, for GPUs that need not be there: registers and spills.
+"""Compile every Triton kernel that a shipped config launches, for GPUs that need not be there, and count instructions.
 
 Each attention of each config runs as if on CUDA on a small batch (`_as_if_cuda`), which records the arguments of its
-kernels. Triton's compiler and NVIDIA's assembler, both part of the wheel, then make what a GPU would run. Spilled
-registers are kept in memory, which costs time, so the script fails if a kernel spills more than ``--most`` bytes.
+kernels. Triton's compiler and NVIDIA's assembler, both part of the wheel, then make what a GPU would run. For each
+kernel, the script prints:
+
+- warps of a program, registers of a thread, spilled bytes: the script fails above ``--most``, because memory is slow;
+- ``issued``: machine instructions of a program times its warps, and barriers among them;
+- ``per_score``: of the search, instructions that a thread issues for each score, in tiles from which no key enters;
+- ``overflows``: offsets in memory that may not fit into their bits; the script fails if there are any.
 
 Run: TRITON_INTERPRET=0 python scripts/bench/kernels.py [--sm 80 90] [--widest] [--json FILE]
 """
@@ -24,6 +29,7 @@ from typing import Any
 import torch
 import triton
 from _as_if_cuda import DEVICE, AsIfCuda, to_cuda
+from _machine_code import disassembled, overflows
 from _measure import CONFIGS, save_json
 from torch import Tensor
 from torch_geometric.data import Batch
@@ -42,7 +48,7 @@ HALF = ("q", "k", "v", "grad_q", "grad_k", "grad_v", "array")
 SIZES = ("DIM", "WIDTH", "CHANNELS", "HEADS", "SIZE")
 SHOWN = (*SIZES, "KERNEL", "OF_EDGE", "DROPPED")
 
-Launch = tuple[str, str, tuple[Any, ...], dict[str, Any]]
+Launch = tuple[str, str, tuple[Any, ...], dict[str, Any], int]
 
 
 def launches() -> dict[tuple[Any, ...], Launch]:
@@ -56,12 +62,12 @@ def launches() -> dict[tuple[Any, ...], Launch]:
             if key not in seen:
                 seen.add(key)
                 for launch in launches_of(config, name):
-                    _, kernel, given, constants = launch
+                    _, kernel, given, constants, _ = launch
                     flags = {key: bool(x) if key == "DROPPED" else x for key, x in constants.items() if key != "SCALE"}
                     found.setdefault((kernel, *sorted(flags.items()), *(x is None for x in given)), launch)
     on_pairs = [launch for launch in found.values() if "KERNEL" in launch[3]]
-    for module, kernel, given, constants in on_pairs[:3]:  # of `GKATConv`, which is in no config
-        found[kernel, "additive"] = module, kernel, given, constants | {"KERNEL": 2}
+    for module, kernel, given, constants, warps in on_pairs[:3]:  # of `GKATConv`, which is in no config
+        found[kernel, "additive"] = module, kernel, given, constants | {"KERNEL": 2}, warps
     for key, launch in list(found.items()):
         if launch[1] != "search_block":
             found[key, "half"] = in_half(launch)
@@ -70,10 +76,10 @@ def launches() -> dict[tuple[Any, ...], Launch]:
 
 def in_half(launch: Launch) -> Launch:
     """The launch with queries, keys, values and their gradients in half precision."""
-    module, name, given, constants = launch
+    module, name, given, constants, warps = launch
     names, half = getattr(importlib.import_module(module), name).arg_names, torch.empty(0, dtype=torch.bfloat16)
     names = ["" if key == "grad_k" and constants.get("OF_EDGE") else key for key in names]
-    return module, name, tuple(half if key in HALF else x for key, x in zip(names, given)), constants
+    return module, name, tuple(half if key in HALF else x for key, x in zip(names, given)), constants, warps
 
 
 def launches_of(config: Any, name: str) -> list[Launch]:
@@ -92,8 +98,8 @@ def launches_of(config: Any, name: str) -> list[Launch]:
 
 
 def compiled(launch: Launch, sm: int) -> dict[str, Any]:
-    """Registers, spilled bytes and shared memory of a kernel for a compute capability, and seconds of compiling."""
-    module, name, given, constants = launch
+    """What the assembler and the machine code of a kernel for a compute capability say, and seconds of compiling."""
+    module, name, given, constants, warps = launch
     kernel = getattr(importlib.import_module(module), name)
     names = [key for key in kernel.arg_names if key not in constants]
     types, fixed, attributes = dict.fromkeys(constants, "constexpr"), dict(constants), {}
@@ -108,9 +114,14 @@ def compiled(launch: Launch, sm: int) -> dict[str, Any]:
             attributes[(place,)] = [["tt.divisibility", 16]]
     begin = time.perf_counter()
     source = ASTSource(kernel, {key: types[key] for key in kernel.arg_names}, fixed, attributes)
-    made = triton.compile(source, GPUTarget("cuda", sm, 32))
-    seconds = time.perf_counter() - begin
-    return {"shared": made.metadata.shared, "seconds": round(seconds, 1), **assembled(made.asm["ptx"], sm)}
+    made = triton.compile(source, GPUTarget("cuda", sm, 32), options={"num_warps": warps})
+    row = {"warps": warps, "shared": made.metadata.shared, "seconds": round(time.perf_counter() - begin, 1)}
+    code = disassembled(made.asm["cubin"])
+    row |= assembled(made.asm["ptx"], sm) | {"issued": len(code.lines) * warps}
+    row["barriers"] = sum(line.startswith("BAR") for line in code.lines)
+    if "QUERIES" in constants:
+        row["per_score"] = round(code.hot() * 32 * warps / constants["QUERIES"] / constants["KEYS"], 1)
+    return row | {"overflows": overflows(made.asm["ttir"])}
 
 
 def assembled(ptx: str, sm: int) -> dict[str, int]:
@@ -131,7 +142,7 @@ def widest(found: list[Launch]) -> list[Launch]:
     """The launch whose programs hold the most numbers: for each kernel and kind of scores, of one head and of more."""
     kept: dict[tuple[Any, ...], Launch] = {}
     for launch in sorted(found, key=lambda launch: prod(launch[3].get(key, 1) for key in SIZES)):
-        _, name, given, constants = launch
+        _, name, given, constants, _ = launch
         kinds = constants.get("KERNEL"), constants.get("OF_EDGE"), constants.get("HEADS", 1) > 1
         kept[name, kinds, given[0].dtype, given[5] is None] = launch
     return list(kept.values())
@@ -159,9 +170,9 @@ def main() -> int:
         print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
     if given.json is not None:
         save_json(given.json, {"triton": triton.__version__, "kernels": rows})
-    worst = max(row["spilled"] for row in rows)
-    print(f"{len(rows)} kernels; at most {worst} bytes are spilled")
-    return int(worst > given.most)
+    worst, wide = max(row["spilled"] for row in rows), any(row["overflows"] for row in rows)
+    print(f"{len(rows)} kernels; at most {worst} bytes are spilled; offsets {'may overflow' if wide else 'fit'}")
+    return int(worst > given.most or wide)
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def store_numbers(array, x, pair, by_pair, head, by_head, there, num_pairs, SHAR
     """Store ``x [n, HEADS]``, or its sums over these heads if all heads share the numbers."""
     if SHARED:
         here = tl.max(there.to(tl.int32), axis=1) > 0
-        tl.store(array + tl.program_id(1) * num_pairs + pair, tl.sum(tl.where(there, x, 0.0), axis=1), mask=here)
+        tl.store(array + tl.program_id(1).to(tl.int64) * num_pairs + pair, tl.sum(tl.where(there, x, 0.0), axis=1), mask=here)
     else:
         tl.store(array + pair[:, None] * by_pair + head[None, :] * by_head, x, mask=there)
 

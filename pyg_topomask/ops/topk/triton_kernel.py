@@ -25,7 +25,7 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
     WIDTH: tl.constexpr,
 ):
     """Best keys of one block of queries in one head; ``blocks`` contains its first and last query and key."""
-    block = blocks + 4 * tl.program_id(0)
+    block = blocks + 4 * tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     row = tl.load(block) + tl.arange(0, QUERIES)
     row_there = row < tl.load(block + 1)
