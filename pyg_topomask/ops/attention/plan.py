@@ -54,7 +54,9 @@ ENGINES = {
     "unmasked": Engine("unmasked", unmasked.refuses, unmasked.work, unmasked.attend),
     "sdpa": Engine("unmasked", sdpa.refuses, sdpa.work, sdpa.attend),
     "pairs_cpp": Engine("pairwise", pairs_cpp.refuses, Problem.pair_work, pairs_cpp.attend, pairs_cpp.with_size),
-    "pairs_triton": Engine("pairwise", pairs_triton.refuses, Problem.pair_work, pairs_triton.attend),
+    "pairs_triton": Engine(
+        "pairwise", pairs_triton.refuses, Problem.pair_work, pairs_triton.attend, pairs_triton.with_size
+    ),
     "pairs": Engine("pairwise", pairs.refuses, Problem.pair_work, pairs.attend),
     "parts": Engine("pairwise", parts.refuses, parts.work, parts.attend),
     "blocks_cpp": Engine("blocks", blocks_cpp.refuses, Problem.block_work, blocks_cpp.attend, blocks_cpp.with_size),

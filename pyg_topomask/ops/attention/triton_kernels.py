@@ -1,9 +1,10 @@
 """The Triton kernels of ``engines/pairs_triton.py``; they do what ``native/pairs/`` does on CPU.
 
 A program works on one row of the pattern, or on one column, and on ``HEADS`` heads, whose numbers are side by side in
-memory. It reads ``PAIRS`` pairs at a time. Rows and columns that contain a pair whose place is a multiple of ``CUT``
-are cut there, because one program would work on those of a hub for long. More programs sum the pieces, and `combine`
-adds the pieces of a row in their order. There are no atomic additions, and the order of the terms is always the same.
+memory. It reads ``PAIRS`` pairs at a time. Rows and columns of more than ``CUT`` pairs are cut at the places that are
+multiples of ``CUT`` (there are ``cuts``, or 0: then none is cut), because one program would work on those of a hub for
+long. More programs sum the pieces, and `combine` adds the pieces of a row in their order. There are no atomic
+additions, and the order of the terms is always the same.
 
 Arguments that several kernels share:
 
@@ -69,18 +70,19 @@ def piece(row_ptr, row_of_pair, rows, cuts, CUT: tl.constexpr):
     """The program's row, its first pair and last pair + 1, and the place of its sums in ``parts``; −1 for a whole row.
 
     The first programs have one row each, up to the first cut. Program ``rows + i`` has the pairs from the place ``CUT *
-    (i + 1)`` to the end of their row or the next cut, unless a row begins there; its sums are part ``i``. Part ``cuts +
-    i`` is the begin of the row with this cut.
+    (i + 1)`` to the end of their row or the next cut, unless a row begins there or is whole; its sums are part ``i``.
+    Part ``cuts + i`` is the begin of the row with this cut.
     """
     program = tl.program_id(0).to(tl.int64)
     more = program >= rows
     cut = tl.where(more, (program - rows + 1) * CUT, 0)
     row = tl.where(more, tl.load(row_of_pair + cut, mask=more, other=0), program)
     begin, end = tl.load(row_ptr + row), tl.load(row_ptr + row + 1)
+    whole = (end - begin <= CUT) | (cuts == 0)
     first = tl.maximum(begin, cut)
-    last = tl.minimum(end, (first // CUT + 1) * CUT)
+    last = tl.where(whole, end, tl.minimum(end, (first // CUT + 1) * CUT))
     part = tl.where(more, program - rows, tl.where(last < end, cuts + first // CUT, -1))
-    return row, first, tl.where(more & (begin == cut), first, last), part
+    return row, first, tl.where(more & (whole | (begin == cut)), first, last), part
 
 
 @jit
@@ -105,13 +107,13 @@ def combine(
     head, lane = tl.program_id(1) * HEADS + tl.arange(0, HEADS), tl.arange(0, SIZE)
     at, there = head[:, None] * size + lane[None, :], (head < heads)[:, None] & (lane < size)[None, :]
     row = tl.load(row_of_pair + (cut + 1) * CUT).to(tl.int64)
-    begin = tl.load(row_ptr + row)
-    if begin // CUT == cut:  # the first cut of the row
+    begin, end = tl.load(row_ptr + row), tl.load(row_ptr + row + 1)
+    if (begin // CUT == cut) & (end - begin > CUT):  # the first cut of the row
         total = tl.load(parts + (cuts + cut) * heads * size + at, mask=there)
         if tops is not None:
             top = tl.load(part_tops + (cuts + cut) * heads + head, mask=head < heads)
         part = cut
-        for _ in range((cut + 1) * CUT, tl.load(row_ptr + row + 1), CUT):
+        for _ in range((cut + 1) * CUT, end, CUT):
             sum = tl.load(parts + part * heads * size + at, mask=there)
             if tops is not None:
                 own = tl.load(part_tops + part * heads + head, mask=head < heads)
@@ -130,7 +132,9 @@ def store_numbers(array, x, pair, by_pair, head, by_head, there, num_pairs, SHAR
     """Store ``x [n, HEADS]``, or its sums over these heads if all heads share the numbers."""
     if SHARED:
         here = tl.max(there.to(tl.int32), axis=1) > 0
-        tl.store(array + tl.program_id(1).to(tl.int64) * num_pairs + pair, tl.sum(tl.where(there, x, 0.0), axis=1), mask=here)
+        tl.store(
+            array + tl.program_id(1).to(tl.int64) * num_pairs + pair, tl.sum(tl.where(there, x, 0.0), axis=1), mask=here
+        )
     else:
         tl.store(array + pair[:, None] * by_pair + head[None, :] * by_head, x, mask=there)
 

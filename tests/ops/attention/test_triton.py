@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pyg_topomask.operators import SparseOperator
+from pyg_topomask.ops import triton_support
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.attention.engines import pairs_triton
 from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _pair_sums
@@ -80,6 +81,27 @@ def test_long_rows_long_columns_and_blocks_of_heads(name, entries, monkeypatch):
         check(KERNELS[name], on_pairs(6, *entries), heads=3, width=3, channels=3)
 
 
+@pytest.mark.parametrize("cut", [3, 6])
+def test_sizes_and_nothing_to_combine_where_no_row_is_cut(cut, monkeypatch):
+    """No row of a graph of 6 nodes is cut at a place that is a multiple of 6."""
+    names, launch = [], triton_support.launch
+    monkeypatch.setattr(
+        triton_support, "launch", lambda *x, **y: names.append(x[1] * (0 not in x[2])) or launch(*x, **y)
+    )
+    monkeypatch.setattr(pairs_triton, "_CUT", cut)
+    mask = on_pairs(6, positive=True)
+    problem, inputs = problem_of(KERNELS["linear"], mask, width=2, channels=2)
+    q, k, _, entries = inputs
+    wanted = with_gradients(torch.einsum("ihr,jhr,ij->ih", q, k, mask.make(entries).to_dense()), [q, k, entries])
+    given = [x.detach().to(DEVICE).requires_grad_() for x in inputs]
+    mask = mask._replace(batch=mask.batch.to(DEVICE))
+    size = plan.ENGINES["pairs_triton"].with_size(remade(problem.kernel, mask, *given))[1]
+    for a, b in zip(with_gradients(size, [given[0], given[1], given[3]]), wanted, strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-10, atol=1e-10)
+    assert ("combine" in names) == (cut == 3)
+    assert {"forward", "backward_rows", "backward_columns"} <= {*names}
+
+
 def test_scores_of_any_size_and_stored_zeros():
     index, value = torch.ones(4, 4).nonzero().t(), torch.tensor([0.0, 1, 2, 0.5]).repeat(4)
     q, k, v = (draw(4, 2, 3).mul(size).to(DEVICE).requires_grad_() for size in (300, 1, 1))
@@ -121,7 +143,7 @@ def test_equals_the_twin_in_any_precision_with_dropout(dtype, kernel, monkeypatc
     arrays += [draw(2, 3, 5).to(arrays[0]).requires_grad_()] * (kernel == 1)
     edge, of_pair = (arrays[4], torch.arange(pattern.nnz).int().to(DEVICE) % 2) if kernel == 1 else (None, None)
     where = pattern.rowptr.to(DEVICE), pattern.col.to(DEVICE)
-    rest = None, edge, *where, of_pair, torch.tensor([7]), kernel, 0.2, 0.4
+    rest = None, edge, *where, of_pair, torch.tensor([7]), kernel, 0.2, 0.4, 5
     found, wanted = (with_gradients(run(*arrays[:4], *rest)[0], arrays) for run in (_pair_sums, _pair_sums.twin))
     for a, b in zip(found, wanted, strict=True):
         assert a.dtype == b.dtype
@@ -139,7 +161,7 @@ def test_without_pairs_or_rows(num_rows):
     arrays = [draw(2, 0), draw(num_rows, 2, 4), draw(3, 2, 4), draw(3, 2, 2)]
     arrays = [x.to(DEVICE).requires_grad_() for x in arrays]
     where = pattern.rowptr.to(DEVICE), pattern.col.to(DEVICE)
-    out, _ = _pair_sums(*arrays, None, None, *where, None, None, 1, 0.2, 0.0)
+    out, _ = _pair_sums(*arrays, None, None, *where, None, None, 1, 0.2, 0.0, 3)
     assert out.shape == (num_rows, 2, 3)
     assert not any(x.any() for x in with_gradients(out, arrays))
 

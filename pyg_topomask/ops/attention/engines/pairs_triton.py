@@ -18,7 +18,7 @@ from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import CompiledOp
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32, least_denominator
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.triton_support import power_of_two
 
@@ -26,6 +26,7 @@ _MODULE = "pyg_topomask.ops.attention.triton_kernels"
 _PAIRS = 16  # pairs that a program reads at a time
 _CUT = 1024  # most pairs of a row or column that one program sums
 _NUMBERS = 256  # most numbers of the keys and values of one pair, in all heads of a program
+_TWO_WARPS = 4096  # numbers in float32 from which a program has two warps; one would spill them
 
 
 class PairSums(CompiledOp):
@@ -36,7 +37,8 @@ class PairSums(CompiledOp):
     ``q [rows, H, R]``, ``k [columns, H, R]`` and ``v [columns, H, D]`` are in the order of the pattern. ``entry`` and
     ``bound`` are ``[H or 1, P]``; the mask bounds itself if there is no bound. ``edge [E, H, R]`` are edge vectors, of
     which pairs have those that ``of_pair`` says. ``rowptr``, ``col`` and ``of_pair`` are int32, the ``seed`` of the
-    dropout is int64 and on CPU. ``q``, ``k`` and ``v``, and so their gradients, may be in half precision; all sums have
+    dropout is int64 and on CPU. ``longest`` is the largest number of pairs of a row or column: none is cut if it is
+    small. ``q``, ``k`` and ``v``, and so their gradients, may be in half precision; all sums have
     the dtype of ``entry``, float32 or float64.
     """
 
@@ -44,7 +46,7 @@ class PairSums(CompiledOp):
     arrays = ("entry", "q", "k", "v", "bound?", "edge?", "rowptr", "col", "of_pair?", "seed?")
     differentiable = 6
     results, constant_results, keeps_results = ("sums", "tops"), 1, True
-    numbers = {"kernel": int, "negative_slope": float, "dropout": float}  # noqa: RUF012
+    numbers = {"kernel": int, "negative_slope": float, "dropout": float, "longest": int}  # noqa: RUF012
 
     def shapes(self, entry: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[tuple[int, ...]]:
         return [(q.size(0), q.size(1), v.size(2) + 1), (q.size(0), q.size(1))]
@@ -55,7 +57,7 @@ class PairSums(CompiledOp):
         return triton_support.refuses(entry.device)
 
     def twin(self, *inputs: Any) -> tuple[Tensor, Tensor]:
-        entry, *qkv, bound, edge, rowptr, col, of_pair, seed, kernel, negative_slope, dropout = inputs
+        entry, *qkv, bound, edge, rowptr, col, of_pair, seed, kernel, negative_slope, dropout, _ = inputs
         q, k, v = at_least_float32(*qkv)
         pattern = Pattern(None, col, q.size(0), k.size(0), rowptr=rowptr)
         entries = entry.t() if entry.size(0) > 1 else entry[0]
@@ -93,6 +95,7 @@ class PairSums(CompiledOp):
             call.launch("backward_columns", places, order, *pairs, sums=(of_k, of_v), OF_EDGE=False)
         if room[5] is not None:
             *places, order = _transpose(of_pair, edge.size(0))
+            call.cuts = _places_of_cuts(col)  # many pairs may share an edge vector
             call.launch("backward_columns", places, order, *pairs, sums=(room[5], None), OF_EDGE=True)
 
 
@@ -100,11 +103,11 @@ class _Call:
     """What all launches of one call of `PairSums` share."""
 
     def __init__(self, entry: Tensor, q: Tensor, k: Tensor, v: Tensor, bound: Tensor | None, *rest: Any) -> None:
-        edge, _, col, of_pair, seed, kernel, slope, dropout = rest
+        edge, _, col, of_pair, seed, kernel, slope, dropout, longest = rest
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         weights = [x.contiguous() for x in (entry, entry if bound is None else bound)]
         (heads, width), channels = q.shape[1:], v.size(-1)
-        self.entry, self.cuts = entry, max(col.numel() - 1, 0) // _CUT
+        self.entry, self.cuts = entry, _places_of_cuts(col) if longest > _CUT else 0
         self.block = _head_block(heads, width if edge is None else 2 * width, channels)
         self.blocks = -(-heads // self.block)
         self.arrays = q, k, v, *weights, None if edge is None else edge.contiguous(), of_pair
@@ -121,6 +124,9 @@ class _Call:
             "WIDTH": power_of_two(width),
             "CHANNELS": power_of_two(channels),
         }
+        # Queries or gradients of keys beside keys and values. Rows are short: a wider program would wait for itself.
+        numbers = _PAIRS * self.block * ((2 if edge is None else 3) * power_of_two(width) + power_of_two(channels))
+        self.warps = 1 if numbers * entry.element_size() < 4 * _TWO_WARPS else 2
 
     def launch(
         self,
@@ -152,7 +158,8 @@ class _Call:
         return self.entry.new_empty(2 * self.cuts, *sums.shape[1:])
 
     def _run(self, name: str, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
-        triton_support.launch(_MODULE, name, (programs, self.blocks), arguments, constants)
+        grid = programs, self.blocks
+        triton_support.launch(_MODULE, name, grid, arguments, constants, num_warps=self.warps)
 
 
 _pair_sums = PairSums()
@@ -169,15 +176,31 @@ def refuses(problem: Problem) -> str | None:
 
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
+    return with_size(problem)[0]
+
+
+def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The outputs, and :math:`S_i` ``[N, H]`` if the kernel is linear."""
     kernel, (pattern, entries, bounds) = problem.kernel, problem.pairs().evaluated()
     q, k, v = (pattern.arrange(x) for x in (problem.q, problem.k, problem.v))
     edge, of_pair = (None, None) if problem.edges is None else problem.edges[:2]
     entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
     seed = draw_seeds(1) if kernel.dropout else None
-    rest = pattern.rowptr, pattern.col, of_pair, seed, KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
-    return problem.finish(
-        pattern.restore(_pair_sums(entry, q, k, v, None if bounds is entries else bound, edge, *rest)[0])
+    numbers = (
+        KERNELS.index(kernel.name),
+        kernel.negative_slope,
+        kernel.dropout,
+        max(problem.groups.num_nodes, default=0),
     )
+    rest = pattern.rowptr, pattern.col, of_pair, seed, *numbers
+    sums = pattern.restore(_pair_sums(entry, q, k, v, None if bounds is entries else bound, edge, *rest)[0])
+    size = sums[..., -1]
+    return problem.finish(sums), size.masked_fill(size < least_denominator(size.dtype), 0)
+
+
+def _places_of_cuts(col: Tensor) -> int:
+    """Number of the places where rows may be cut."""
+    return max(col.numel() - 1, 0) // _CUT
 
 
 def _head_block(heads: int, width: int, channels: int) -> int:
