@@ -18,7 +18,7 @@ from pyg_topomask.ops.triton_support import power_of_two
 
 MAX_TOPK = 128  # packed numbers kept in registers for each query
 MAX_DIM = 256
-_QUERIES, _KEYS = 16, 64
+_QUERIES, _KEYS = 32, 64
 _NUMBERS = 2**12  # most numbers of the keys that are read at a time; more do not fit into the registers
 
 
@@ -54,7 +54,8 @@ def search(problem: Any) -> Tensor:
     width = max(16, power_of_two(dim))
     sizes = {"QUERIES": _QUERIES, "KEYS": min(_KEYS, max(16, _NUMBERS // width)), "DIM": width}
     sizes["WIDTH"] = max(2, power_of_two(problem.topk))
-    triton_support.launch(module, "search_block", (len(blocks), heads), arguments, sizes)
+    warps = 8 if width > 64 else 4  # the keys of four would not fit into their registers
+    triton_support.launch(module, "search_block", (len(blocks), heads), arguments, sizes, num_warps=warps)
     return index
 
 

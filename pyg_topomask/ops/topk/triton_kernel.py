@@ -24,7 +24,11 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Best keys of one block of queries in one head; ``blocks`` contains its first and last query and key."""
+    """Best keys of one block of queries in one head; ``blocks`` contains its first and last query and key.
+
+    Most tiles have no key for any query: scores are packed only if one is above ``least``, that of the worst kept key.
+    One that equals it is that of a later key, and loses. While ``least`` is NaN, and for a score that is, keys enter.
+    """
     block = blocks + 4 * tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     row = tl.load(block) + tl.arange(0, QUERIES)
@@ -40,6 +44,7 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
     )
     best = tl.full((QUERIES, WIDTH), -(2**63), tl.int64)
     best = tl.where(tl.arange(0, WIDTH)[None, :] < topk, best, 2**63 - 1)  # slots beyond topk accept no key
+    least = tl.where(row_there, float("nan"), float("inf"))
     for start in range(first, last, KEYS):
         key = start + lane
         keys = tl.load(
@@ -48,20 +53,26 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
             other=0.0,
         )
         score = tl.dot(queries, keys, input_precision="ieee")
-        score = tl.where(score == 0.0, 0.0, score)  # one zero
-        bits = score.to(tl.int32, bitcast=True)
-        bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-        number = (bits << 32) | (0x7FFFFFFF - key).to(tl.int64)[None, :]
-        number = tl.where(row_there[:, None] & (key < last)[None, :], number, nothing)
-        worst = tl.min(best, axis=1)
-        largest = tl.max(number, axis=1)
-        while tl.max((largest > worst).to(tl.int32), axis=0) > 0:
-            enters = (largest > worst)[:, None]
-            slot = tl.argmin(best, axis=1)[:, None] == tl.arange(0, WIDTH)[None, :]
-            best = tl.where(enters & slot, largest[:, None], best)
-            number = tl.where(number == largest[:, None], nothing, number)
+        above = (~(score <= least[:, None])).to(tl.int32)
+        if tl.max(tl.max(above, axis=1), axis=0) > 0:
+            score = tl.where(score == 0.0, 0.0, score)  # one zero
+            bits = score.to(tl.int32, bitcast=True)
+            bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+            number = (bits << 32) | (0x7FFFFFFF - key).to(tl.int64)[None, :]
+            number = tl.where(row_there[:, None] & (key < last)[None, :], number, nothing)
             worst = tl.min(best, axis=1)
             largest = tl.max(number, axis=1)
+            while tl.max((largest > worst).to(tl.int32), axis=0) > 0:
+                enters = (largest > worst)[:, None]
+                slot = tl.argmin(best, axis=1)[:, None] == tl.arange(0, WIDTH)[None, :]
+                best = tl.where(enters & slot, largest[:, None], best)
+                number = tl.where(number == largest[:, None], nothing, number)
+                worst = tl.min(best, axis=1)
+                largest = tl.max(number, axis=1)
+            high = (worst >> 32).to(tl.int32)
+            kept = tl.where(high < 0, high ^ 0x7FFFFFFF, high).to(tl.float32, bitcast=True)
+            full = row_there & (worst > -(2**63))
+            least = tl.where(full, kept, least)
     target = out + (head * num_queries + row) * topk
     for rank in range(topk):  # extract the kept keys, best first
         current = tl.where(tl.arange(0, WIDTH)[None, :] < topk, best, -(2**63))

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pyg_topomask.ops import topk_inner_product
-from pyg_topomask.ops.topk import backends, blockwise, cpp
+from pyg_topomask.ops.topk import backends, blockwise, cpp, triton
 from pyg_topomask.ops.topk.search import topk_inner_product_reference
 from tests.threads import assert_threads_change_nothing
 
@@ -85,6 +85,22 @@ def test_all_keys_equal_and_zero_queries(backend):
     whole = torch.randint(-9, 9, (9, 4)).float()  # scores of integers tie exactly, in whatever order a product adds
     for q, k in ((torch.zeros(9, 4), torch.randn(300, 4)), (whole, torch.ones(300, 4))):
         assert torch.equal(topk_inner_product(q, k, 5, backend=backend)[1], torch.arange(5).expand(9, 5))
+
+
+def test_triton_skips_no_key_that_ties(monkeypatch):
+    """Over many tiles of keys, with equal scores and zeros of both signs, and with other graphs beside it."""
+    if not usable("triton"):
+        pytest.skip("Triton cannot serve here")
+    monkeypatch.setattr(triton, "_KEYS", 16)
+    batch = batch_of((90, 2, 40))
+    q, k = (
+        torch.randint(-2, 3, (132, 3)).float() * torch.tensor([1.0, -0.0])[torch.randint(2, (132, 3))] for _ in "qk"
+    )
+    for topk in (1, 3, 10):
+        wanted = topk_inner_product_reference(q, k, topk, batch, batch)
+        found = topk_inner_product(q, k, topk, batch, backend="triton")
+        assert torch.equal(found[1], wanted[1])
+        assert torch.equal(found[0], wanted[0])
 
 
 def test_a_graph_alone_gives_the_same_bits_as_any_engine(backend):
