@@ -264,25 +264,38 @@ class _Moments(Bilinear):
         return grad_y, _Product.apply(grad, y, basis.T, group) if needed[1] else None
 
 
-def deconvolve(coeffs: Tensor) -> Tensor:
+def deconvolve(coeffs: Tensor, first: Tensor | None = None) -> Tensor:
     r"""The modulation function ``f`` whose convolution with itself gives the coefficients, :math:`f * f = \alpha`.
 
     With :math:`\Phi = \sum_k f_k W^k`, :math:`\Phi \Phi^\top = \sum_k \alpha_k W^k` for a symmetric matrix ``W``, up to
-    the power ``K``. Of the two solutions, it is the one with :math:`f_0 > 0`.
+    the power ``K``. Of the two solutions, it is the one with :math:`f_0 > 0`. Given the ``first`` function :math:`f^1`
+    of an asymmetric pair, it is the second one instead, :math:`f^1 * f^2 = \alpha`.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Remark 3.1 and Appendix D.
 
     Args:
-        coeffs: :math:`\alpha`, shape ``[*, K + 1]``, with :math:`\alpha_0 > 0`.
+        coeffs: :math:`\alpha`, shape ``[*, K + 1]``, with :math:`\alpha_0 > 0` unless there is a ``first``.
+        first: :math:`f^1`, shape ``[*, K + 1]``, with :math:`f^1_0 \ne 0`.
 
     Returns:
         Shape ``[*, K + 1]``; differentiable.
 
     Raises:
-        ValueError: If there are no coefficients, or the first one is not positive.
+        ValueError: If there are no coefficients, the first one is not positive, or ``first`` has another length or
+            starts with 0.
     """
     if coeffs.dim() == 0 or coeffs.size(-1) == 0:
         raise ValueError(f"'coeffs' must be [*, K + 1] (got {list(coeffs.shape)})")
+    if first is not None:
+        if first.dim() == 0 or first.size(-1) != coeffs.size(-1) or not bool((first[..., 0] != 0).all()):
+            raise ValueError(
+                f"'first' must have {coeffs.size(-1)} numbers, not beginning with 0 (got {first.tolist()})"
+            )
+        second: list[Tensor] = []
+        for k in range(coeffs.size(-1)):
+            known = sum((first[..., k - p] * second[p] for p in range(k)), torch.zeros_like(first[..., 0]))
+            second.append((coeffs[..., k] - known) / first[..., 0])
+        return torch.stack(second, dim=-1)
     if not bool((coeffs[..., 0] > 0).all()):
         raise ValueError(f"the first coefficient must be positive (got {coeffs[..., 0].tolist()})")
     f = [coeffs[..., 0].sqrt()]

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from pyg_topomask.operators import HeatOperator, PowerSeriesOperator, ProductOperator, TreeDistanceOperator
+from pyg_topomask.ops import deconvolve
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products.polynomial import Basis, polynomial_product
 from pyg_topomask.ops.sparse import Pattern
@@ -64,3 +65,15 @@ def test_attention_in_slices_equals_products_with_all_columns(laplacian):
     torch.testing.assert_close(narrow, long.contract(q, k, v).float(), atol=0, rtol=1e-6)
     with pytest.raises(ValueError, match="beyond the range"):
         HeatOperator(edges, 7, 300.0, laplacian="adjacency").contract(q.float(), k.float(), v.float())
+
+
+def test_the_second_function_of_an_asymmetric_pair_convolves_with_the_first_to_the_coefficients():
+    first, coeffs = torch.randn(3, 5).double().requires_grad_(), torch.randn(3, 5).double().requires_grad_()
+    second = deconvolve(coeffs, first)
+    found = torch.stack([sum(first[:, p] * second[:, k - p] for p in range(k + 1)) for k in range(5)], 1)
+    torch.testing.assert_close(found, coeffs)
+    assert torch.equal(deconvolve(coeffs, torch.eye(5).double()[0]), coeffs)  # Φ₂ = I
+    assert torch.autograd.gradcheck(deconvolve, (coeffs, first))
+    for bad in (torch.ones(4), torch.zeros(5)):
+        with pytest.raises(ValueError, match="'first' must have 5 numbers, not beginning with 0"):
+            deconvolve(coeffs, bad)

@@ -323,3 +323,16 @@ def test_only_transitions_of_0_are_never_taken(many):
     assert many * 2.0**-33 <= float(prob[7] / prob.max()) < 2.0**-18
     table = draw(HUB, num_walks=100, transition=torch.tensor([1.0, 0, 0, 1, 0]))
     assert set(table.index[1, table.index[0] == 0].tolist()) == {0, 1, 4}
+
+
+def test_27_repelling_walks_of_3_hops_over_3_neighbours_have_no_variance():
+    """The setting of the point clouds: 3³ walks take all ways, so their loads are the powers of the weights."""
+    col = torch.stack([torch.randperm(20)[:3] for _ in range(20)]).flatten()
+    edge_index, weight = torch.stack([torch.arange(20).repeat_interleave(3), col]), torch.rand(60).double()
+    adjacency = torch.zeros(20, 20).double().index_put(tuple(edge_index), weight)
+    powers = torch.stack([torch.linalg.matrix_power(adjacency, k) for k in range(4)])
+    for scheme in ("repelling", "iid"):
+        walks = sample_walks(edge_index, 20, num_walks=27, max_length=3, edge_weight=weight, scheme=scheme)
+        place = (walks.length.long(), *walks.index.long())
+        found = torch.zeros_like(powers).index_put(place, walks.load.double(), accumulate=True)
+        assert torch.allclose(found, powers, rtol=1e-5, atol=1e-6) == (scheme == "repelling")
