@@ -106,6 +106,7 @@ def run(code, **settings):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, **settings)
 
 
+@pytest.mark.slow
 def test_core_dependencies_are_enough(tmp_path):
     loop = (PACKAGE.parent / "examples" / "training_loop.py").read_text("utf-8").replace("range(5)", "range(1)")
     code = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL})); import pyg_topomask.ops\n{loop}"
@@ -114,6 +115,7 @@ def test_core_dependencies_are_enough(tmp_path):
     assert "accuracy" in result.stdout
 
 
+@pytest.mark.slow
 def test_importing_the_package_seeds_nothing_and_is_quiet():
     code = "import torch; a = torch.initial_seed(); s = torch.get_rng_state(); import pyg_topomask.nn, "
     code += "pyg_topomask.transforms; assert a == torch.initial_seed() and torch.equal(s, torch.get_rng_state())"

@@ -45,6 +45,7 @@ def walks_by_epoch(monkeypatch, stop_after=None):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [UNIFORM, FOLLOWING], ids=["uniform", "following"])
 def test_walks_change_every_so_many_epochs_by_seed_and_epoch_and_a_resumed_run_has_them(
     short, tmp_path, monkeypatch, overrides

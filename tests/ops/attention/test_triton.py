@@ -72,6 +72,7 @@ def test_heads_of_configs(heads, width, channels):
         check(KERNELS[name], on_pairs(3), torch.float32, 1e-4, heads=heads, width=width, channels=channels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "entries"), [("softmax", ()), ("linear", (3,)), ("additive", (3,))])
 def test_long_rows_long_columns_and_blocks_of_heads(name, entries, monkeypatch):
     monkeypatch.setattr(pairs_triton, "_PAIRS", 2)

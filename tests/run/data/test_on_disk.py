@@ -46,9 +46,12 @@ def config(path, sampler="walks", epochs=2):
 
 
 EDGE_FEATURES = ["gt.layer_type=GINE+GRF", "dataset.edge_encoder=true"]
+LINEAR = [*EDGE_FEATURES, "dataset.edge_encoder_name=LinearEdge"]
 
 
-@pytest.mark.parametrize("options", [[], EDGE_FEATURES, [*EDGE_FEATURES, "dataset.edge_encoder_name=LinearEdge"]])
+@pytest.mark.parametrize(
+    "options", [pytest.param([], marks=pytest.mark.slow), pytest.param(EDGE_FEATURES, marks=pytest.mark.slow), LINEAR]
+)
 @pytest.mark.parametrize("sampler", ["walks", "random_partition"])
 def test_a_run_from_disk_equals_that_from_memory(sampler, options, tmp_path):
     data, draw = graph(), torch.Generator().manual_seed(1)
