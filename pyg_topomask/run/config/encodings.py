@@ -22,6 +22,7 @@ class EigenConfig(Section):
 
 
 _NO_ER = "effective resistances are not provided"
+_NO_SUCH = "its network has no such setting"
 _NO_OWN = "Graphormer's own network is not provided"
 
 
@@ -66,24 +67,30 @@ class EncodingConfig(EnabledConfig):
     """Number of columns of the node embedding that it fills."""
     layers: int = Field(default=3, ge=0, le=MAX_DEPTH)
     """Number of layers of the network."""
+
+
+class LapPEConfig(EncodingConfig):
+    """``posenc_LapPE``: Laplacian eigenvectors and eigenvalues through a DeepSet or a Transformer."""
+
     n_heads: Width = 4
     """Number of heads of a Transformer."""
     post_layers: int = Field(default=0, ge=0, le=MAX_DEPTH)
     """Number of layers after pooling over the eigenvectors."""
     raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = "none"
     """Normalisation of the network's input."""
-
-
-class LapPEConfig(EncodingConfig):
-    """``posenc_LapPE``: Laplacian eigenvectors and eigenvalues through a DeepSet or a Transformer."""
-
     eigen: EigenConfig = Field(default_factory=EigenConfig)
     """The eigenvectors."""
 
 
-class SignNetConfig(LapPEConfig):
+class SignNetConfig(EncodingConfig):
     """``posenc_SignNet``: Laplacian eigenvectors through a network that is invariant to their signs."""
 
+    no_effect_because: ClassVar = {_NO_SUCH: "n_heads raw_norm_type"}
+
+    post_layers: int = Field(default=0, ge=0, le=MAX_DEPTH)
+    """Number of layers after pooling over the eigenvectors."""
+    eigen: EigenConfig = Field(default_factory=EigenConfig)
+    """The eigenvectors."""
     phi_out_dim: Width = 4
     """Output width of the network of each eigenvector."""
     phi_hidden_dim: Width = 64
@@ -102,6 +109,10 @@ class EquivStableLapPEConfig(EnabledConfig):
 class KernelEncodingConfig(EncodingConfig):
     """``posenc_RWSE`` and ``posenc_HKdiagSE``: return probabilities of walks, or the heat kernel's diagonal."""
 
+    no_effect_because: ClassVar = {_NO_SUCH: "n_heads post_layers"}
+
+    raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = "none"
+    """Normalisation of the network's input."""
     kernel: KernelConfig = Field(default_factory=KernelConfig)
     """The steps or times."""
 
@@ -131,7 +142,13 @@ class GraphormerBiasConfig(EnabledConfig):
 class ElectrostaticConfig(EncodingConfig):
     """``posenc_ElstaticSE``: electrostatic potentials."""
 
-    no_effect_because: ClassVar = {"the measures of the potential are fixed": "kernel"}
+    no_effect_because: ClassVar = {
+        "the measures of the potential are fixed": "kernel",
+        _NO_SUCH: "n_heads post_layers",
+    }
+
+    raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = "none"
+    """Normalisation of the network's input."""
 
 
 class ResistanceConfig(Section):

@@ -29,7 +29,7 @@ def input_features(config: Config) -> BaseTransform:
     steps: list[Callable[[Data], Data]] = [ToUndirected(reduce=reduce)] if data.to_undirected else []
     steps.append(partial(_with_node_features, encoders=data.node_encoder_parts))
     if config.prep.add_self_loops and is_one_graph(data):
-        steps.append(AddSelfLoops(attr=None))
+        steps.append(AddSelfLoops(attr="edge_weight"))
     if config.topomask.normalize_features:
         steps.append(NormalizeFeatures())
     steps.append(partial(_with_edge_features, encoder=data.edge_encoder_name if data.edge_encoder else None))

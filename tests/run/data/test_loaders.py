@@ -112,12 +112,13 @@ def test_feature_options(tiny):
 
 
 def test_only_a_single_graph_gets_self_loops():
-    data = Data(x=torch.eye(2), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    data = Data(x=torch.eye(2), edge_index=torch.tensor([[0, 1], [1, 0]]), edge_weight=torch.full((2,), 3.0))
     cora, zinc = {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}, {"format": "PyG-ZINC", "name": "subset"}
     for dataset, loops in ((cora, [0, 1]), (zinc, [])):
         source = {"dataset": dataset, "prep": {"add_self_loops": True}}
-        edges = input_features(load(source).config)(data.clone()).edge_index
-        assert edges.tolist() == [[0, 1, *loops], [1, 0, *loops]]
+        found = input_features(load(source).config)(data.clone())
+        assert found.edge_index.tolist() == [[0, 1, *loops], [1, 0, *loops]]
+        assert found.edge_weight.tolist() == [3, 3, *[1 for _ in loops]]
 
 
 @pytest.mark.parametrize(("encoder", "expected"), [("Bond", torch.tensor(2)), ("LinearEdge", torch.tensor(1.5))])
