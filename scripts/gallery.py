@@ -214,7 +214,8 @@ def methods() -> str:
 def _common(built: Any) -> tuple[str, ...]:
     """Cells of masks and attentions: what helps to choose, then what is computed, and powers of N."""
     card, needs = built.card, [f"`{type(step).__name__}`" for step in that_add(built.requires).transforms]
-    powers = ("N" if power == 1 else f"N^{power:g}" for power in (card.time, card.memory))
+    text = lambda power: "N" if power == 1 else f"N^{power:g}"  # noqa: E731
+    powers = (text(power) + (f" to {text(card.most)}" if card.most else "") for power in (card.time, card.memory))
     return card.when, ", ".join(needs) or "–", card.graphs, card.reach, card.formula, card.learns, *powers
 
 

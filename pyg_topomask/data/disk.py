@@ -187,7 +187,7 @@ def save_edges(
                 begins.write((num_edges + degree.cumsum(0)).numpy().tobytes())
                 num_edges += int(degree.sum())
         index_dtype = "int32" if num_nodes < 2**31 else "int64"
-        header = {
+        header: dict[str, dict[str, Any]] = {
             name: {"dtype": dtype, "shape": [size], "level": "graph", "crc32": _checksum_of(temporary / f"{name}.bin")}
             for name, dtype, size in (("indptr", "int64", num_nodes + 1), ("index", index_dtype, num_edges))
         }

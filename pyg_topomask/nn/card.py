@@ -29,6 +29,7 @@ class Card:
         graphs: Kind of graphs that it is for: ``"any"``, ``"grids"`` or ``"sequences"``.
         time: Exponent of the number of nodes in the time; a logarithm counts as 0.1.
         memory: The same of memory.
+        most: The same of both on graphs where a few hops reach nearly all nodes, if it is larger there.
         examples: Constructor settings for tests; the picture of all masks shows the first ones.
     """
 
@@ -40,6 +41,7 @@ class Card:
     graphs: Graphs = "any"
     time: float = 1.0
     memory: float = 1.0
+    most: float = 0.0
     examples: tuple[dict[str, Any], ...] = ({},)
 
 

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_integer, warn_once
 from pyg_topomask.ops.hops import hop_pairs
 from pyg_topomask.transforms.graph_input import edge_lengths
 from pyg_topomask.transforms.joined import JoinedTransform, join_edges, split_table
+from pyg_topomask.typing import PerformanceWarning
 
 
 class AddHops(JoinedTransform):
@@ -26,14 +27,18 @@ class AddHops(JoinedTransform):
     - ``hop_size``: the number of nodes that the pairs were found for. PyG's samplers and ``subgraph`` copy
       ``hop_index`` unchanged, so masks compare this number with the graph. Add the transform after sampling.
 
-    Cost: a search from every node that ends at ``max_hops``; memory for P pairs. On molecules, a node has 12 pairs
-    within 4 hops and 29 within 8; on graphs with hubs, choose ``max_hops`` of 1 or 2.
+    Cost: a search from every node that ends at ``max_hops``; memory for P pairs, up to :math:`N^2`. On molecules, a
+    node has 12 pairs within 4 hops and 29 within 8. On graphs with hubs, choose ``max_hops`` of 1 or 2: 8 hops are 5.4
+    of the 7.3 million pairs of Cora, with which an epoch takes 3.6 s, and 0.4 s with 2 hops.
 
     Args:
         max_hops: Largest distance. 8 by default, as in :class:`~pyg_topomask.nn.HopMask`.
         length: Name of an edge attribute ``[E]``, ≥ 0, with the lengths of the edges. All are 1 if :obj:`None`.
         width: Unit in which distances are counted, for edges with lengths: a distance is rounded to the nearest
             multiple of it.
+
+    Warns:
+        PerformanceWarning: Once, if more than a quarter of all pairs of a graph with over 1,000 nodes are listed.
 
     Raises:
         TypeError: If ``max_hops`` is not an integer, or the graph is a ``HeteroData``.
@@ -57,6 +62,14 @@ class AddHops(JoinedTransform):
         index, hops = hop_pairs(joined.edge_index, num_nodes, self.max_hops, length, self.width)
         tables = split_table(joined, index, hops.short())
         sizes = joined.ptr.diff().tolist()
+        for size, (pairs, _) in zip(sizes, zip(*tables)):
+            if size > 1000 and pairs.size(1) > size**2 / 4:
+                warn_once(
+                    "AddHops",
+                    f"AddHops(max_hops={self.max_hops}) lists {pairs.size(1):,} of the {size**2:,} pairs of a graph: "
+                    "time and memory grow with its square. Give AddHops and HopMask a smaller 'max_hops', such as 2",
+                    PerformanceWarning,
+                )
         return [
             {"hop_index": pairs, "hop_length": distance, "hop_size": size}
             for pairs, distance, size in zip(*tables, sizes)

@@ -10,6 +10,7 @@ from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperato
 from pyg_topomask.ops.hops import hop_pairs
 from pyg_topomask.ops.reach import reach
 from pyg_topomask.transforms import AddHops
+from pyg_topomask.typing import PerformanceWarning
 from tests.distances import dense_distances
 from tests.threads import assert_threads_change_nothing
 
@@ -77,3 +78,12 @@ def test_reach_is_the_share_of_the_mass_by_distance():
 def test_reach_asks_for_a_mask():
     with pytest.raises(TypeError, match="that of unmasked attention is OnesOperator"):
         reach(None, Data(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=2))
+
+
+def test_a_large_graph_with_nearly_all_pairs_is_said(monkeypatch):
+    monkeypatch.setattr("pyg_topomask.checks._warned", set())
+    ring = torch.stack([torch.arange(1001), torch.arange(1001).roll(1)])
+    star = torch.stack([torch.zeros(1001, dtype=torch.long), torch.arange(1001)])
+    AddHops(8)(Data(edge_index=ring, num_nodes=1001))
+    with pytest.warns(PerformanceWarning, match=r"AddHops\(max_hops=2\) lists 1,002,001 of the 1,002,001 pairs"):
+        AddHops(2)(Data(edge_index=torch.cat([star, star.flip(0)], 1), num_nodes=1001))

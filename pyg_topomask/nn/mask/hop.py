@@ -20,7 +20,7 @@ class HopMask(Mask):
     ``f`` is free at each distance, so that a head can be a band, such as all nodes at 3 and 4 hops; a power series or a
     heat kernel cannot. It starts as :math:`f(k) = 1 / (1 + k)`. With the softmax kernel, :math:`\log f` is the distance
     bias of Graphormer (Ying et al., NeurIPS 2021, arXiv:2106.05234, Section 3.1.2), made sparse. Cost of a product:
-    :math:`O(P)` for P pairs, which :class:`~pyg_topomask.transforms.AddHops` lists.
+    :math:`O(P)` for P pairs, up to :math:`N^2`, which :class:`~pyg_topomask.transforms.AddHops` lists.
 
     Args:
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
@@ -40,9 +40,10 @@ class HopMask(Mask):
     card = Card(
         formula="f(hops between i and j), 0 beyond `max_hops`",
         learns="f at 0 … `max_hops`",
-        cost="pairs of nodes within `max_hops`",
+        cost="pairs of nodes within `max_hops`, up to N²",
         when="molecules, and wherever a distance has a meaning of its own: a head can be a band of distances",
         reach="hops",
+        most=2.0,
         examples=({"max_hops": 4}, {"max_hops": 2, "positive": False}),
     )
     config_keys = keys_of("heads")

@@ -26,10 +26,11 @@ from pyg_topomask.typing import PerformanceWarning
 def load(name: str) -> ctypes.CDLL | str:
     """The library of the sources in ``native/<name>/``, or the reason why there is none.
 
-    If the package was installed from a wheel that contains it for this kind of machine, that one is taken. Otherwise,
-    it is compiled at the first use, for this machine's vector instructions, and kept in the cache folder. The result is
-    remembered for the process. ``$CXX`` sets the compiler, perhaps with flags, and is always used if it is set;
-    otherwise ``c++``, ``g++`` or ``clang++`` is used. ``TOPOMASK_NATIVE=0`` switches all compiled code off.
+    If the package was installed from a wheel that contains it for this kind of machine, that one is taken.
+    Otherwise, it is compiled at the first use, for this machine's vector instructions, and kept in the cache
+    folder; a line on stderr says so. The result is remembered for the process. ``$CXX`` sets the compiler, perhaps
+    with flags, and is always used if it is set; otherwise ``c++``, ``g++`` or ``clang++`` is used.
+    ``TOPOMASK_NATIVE=0`` switches all compiled code off.
 
     Warns:
         PerformanceWarning: Once, if there is a compiler, but no library. It is one line that names what failed.
@@ -122,6 +123,7 @@ def _find_or_compile(name: str, command: list[str], folder: Path) -> ctypes.CDLL
     with locked(folder / "compile"):  # one process compiles, the others wait for it
         library = _open(folder, stem, refuse_foreign)
         if library is None:
+            print(f"topomask: compiling {name} for this machine, once", file=sys.stderr, flush=True)
             library = ctypes.CDLL(str(_compile(name, command, folder, stem)))
     return library
 

@@ -52,13 +52,13 @@ def report(folder: str | Path) -> str:
     page = Console(record=True, file=io.StringIO(), width=100)
     page.print(titled_table(title, {"at the best validation epoch": names, **values}, caption))
     settings = f"<pre>{html.escape((seed / 'config.yaml').read_text(encoding='utf-8'))}</pre>"
-    more = "".join([*map(_image, _pictures(seed)), settings])
+    more = "".join([*(_image(*each) for each in _pictures(seed)), settings])
     return page.export_html(inline_styles=True).replace("</body>", f"{more}</body>")
 
 
-def _pictures(seed: Path) -> list[bytes]:
-    """The curves, unless nothing was trained, and the mask and the weights of the first layer, if it has them."""
-    found = [path.read_bytes() for path in (seed / "curves.png",) if path.exists()]
+def _pictures(seed: Path) -> list[tuple[bytes, str]]:
+    """The curves, unless nothing was trained, and the mask and the weights of the first layer, with their titles."""
+    found = [(path.read_bytes(), "curves") for path in (seed / "curves.png",) if path.exists()]
     for kind in ("mask", "attention"):
         try:
             figure = picture(kind, seed / "config.yaml", checkpoint=seed)
@@ -67,9 +67,10 @@ def _pictures(seed: Path) -> list[bytes]:
         stream = io.BytesIO()
         figure.savefig(stream, format="png", dpi=110)
         pyplot.close(figure)
-        found.append(stream.getvalue())
+        found.append((stream.getvalue(), figure.axes[0].get_title()))
     return found
 
 
-def _image(png: bytes) -> str:
-    return f'<p><img alt="" style="max-width: 100%" src="data:image/png;base64,{base64.b64encode(png).decode()}"></p>\n'
+def _image(png: bytes, title: str) -> str:
+    content = base64.b64encode(png).decode()
+    return f'<p><img alt="{html.escape(title)}" style="max-width: 100%" src="data:image/png;base64,{content}"></p>\n'

@@ -149,13 +149,14 @@ def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):
 
 
 @posix
-def test_what_two_want_at_once_is_compiled_once(fresh, whole, monkeypatch):
+def test_what_two_want_at_once_is_compiled_once(fresh, whole, monkeypatch, capsys):
     use_compiler(fresh, monkeypatch, f'echo one >>"{fresh}/calls"\nsleep 0.3\n{copying(whole)}')
     load = partial(loader._load.__wrapped__, "topk")
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda _: load(), range(2))
     assert not any(isinstance(library, str) for library in found)
     assert (fresh / "calls").read_text() == "one\n"
+    assert capsys.readouterr().err == "topomask: compiling topk for this machine, once\n"
 
 
 @pytest.mark.slow

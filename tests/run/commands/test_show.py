@@ -61,6 +61,16 @@ def test_attention_shows_what_the_layer_keeps(kmip):
     assert counts(picture("attention", kmip, graph=5, layer=1, head=1, overrides=["seed=1"])) != counts(figure)
 
 
+def test_nodes_that_attend_to_none_are_counted(tiny_file):
+    view = load_view(tiny_file, overrides=["gt.layer_type=GIN+GRF"])
+    shares = [PICTURES["attention"](view).axes[0].get_title().partition(" of the nodes attend to none")[0][-6:]]
+    with torch.no_grad():
+        view.attention().qkv.weight.zero_()
+        view.attention().qkv.bias.fill_(-1)  # relu leaves no feature
+    shares.append(PICTURES["attention"](view).axes[0].get_title().partition(" of the nodes attend to none")[0][-6:])
+    assert shares[0] != shares[1] == "100.0%"
+
+
 @pytest.mark.slow
 def test_trained_weights_are_shown(kmip, tmp_path):
     run_config(kmip, tmp_path / "out", overrides=["optim.base_lr=0.3"])
