@@ -126,4 +126,6 @@ def for_each(function: Function) -> Function:
 
 def is_mapped(*tensors: Tensor | None) -> bool:
     """Whether autograd maps a backward pass over several gradients, all of which these tensors hold."""
+    if torch.compiler.is_compiling():
+        return False
     return any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in tensors)
