@@ -11,8 +11,10 @@ from torch_geometric.data import Batch
 
 from pyg_topomask.nn import ATTENTION, MASK, MaskedAttention, auxiliary_loss
 from pyg_topomask.nn.attention.base import has_carry
+from pyg_topomask.ops.topk import backends
 from pyg_topomask.testing.examples import examples, prepared
 from pyg_topomask.testing.graphs import GRAPHS
+from pyg_topomask.typing import PerformanceWarning
 from tests.conftest import SCRIPTS
 
 pytest.importorskip("triton", reason="Triton is only published for Linux")
@@ -104,4 +106,17 @@ def test_launches_and_waits_of_a_step(scripts, name, monkeypatch):
         warnings.simplefilter("ignore")
         gpu, _ = launches.step_of(name, launches.graphs_of(name))
     assert gpu.launches.total() <= LAUNCHES.get(name, 1_250), gpu.launches.most_common(20)
+    assert gpu.waits.total() <= 5, gpu.waits.most_common()
+
+
+@pytest.mark.slow
+def test_kmip_without_triton(scripts, monkeypatch):
+    """It warns, and searches all small graphs at once: graph by graph, a step took 16,605 launches and 514 waits."""
+    monkeypatch.setitem(sys.modules, "_as_if_cuda", mode)
+    engine = backends.ENGINES["triton"]._replace(refuses=lambda problem: "Triton is not installed")
+    monkeypatch.setitem(backends.ENGINES, "triton", engine)
+    launches = scripts("launches")
+    with pytest.warns(PerformanceWarning, match="searched in plain torch, which is slower: Triton is not installed"):
+        gpu, _ = launches.step_of("KMIP", launches.graphs_of("KMIP"))
+    assert gpu.launches.total() <= 750, gpu.launches.most_common(20)
     assert gpu.waits.total() <= 5, gpu.waits.most_common()

@@ -6,6 +6,7 @@ supports the problem and is fast for it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,7 +17,8 @@ from torch import Tensor
 from pyg_topomask.checks import check_choice
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.topk import cpp, triton
-from pyg_topomask.ops.topk.blockwise import best_keys
+from pyg_topomask.ops.topk.blockwise import SMALL, best_keys, best_keys_of_many
+from pyg_topomask.typing import PerformanceWarning
 
 # Number of keys from which compiled code tries a tree of them (measured; d = 10), and the share of visited leaves above
 # which it does without.
@@ -78,6 +80,9 @@ def find(problem: Problem, backend: str) -> Tensor:
             raise ValueError(f"backend {backend!r} cannot be used: {reason}; backend='auto' chooses another one")
         return ENGINES[backend].search(problem)
     engine = next(x for x in ENGINES.values() if x.pays(problem) is None and x.refuses(problem) is None)
+    if engine is ENGINES["torch"] and problem.q.is_cuda:
+        reason = ENGINES["triton"].refuses(problem)
+        warnings.warn(f"k-MIP is searched in plain torch, which is slower: {reason}", PerformanceWarning, stacklevel=5)
     return engine.search(problem)
 
 
@@ -97,8 +102,14 @@ def _native_search(problem: Problem) -> Tensor:
 
 def _torch_search(problem: Problem) -> Tensor:
     index = problem.no_index()
+    small = []
     for queries, keys in problem.graphs():
-        best_keys(problem.q[:, queries], problem.k[:, keys], index[:, queries], keys.start)
+        if max(queries.stop - queries.start, keys.stop - keys.start) <= SMALL.get(problem.q.device.type, 0):
+            small.append((queries.start, queries.stop, keys.start, keys.stop))
+        else:
+            best_keys(problem.q[:, queries], problem.k[:, keys], index[:, queries], keys.start)
+    if small:
+        best_keys_of_many(problem.q, problem.k, index, tuple(small))
     return index
 
 

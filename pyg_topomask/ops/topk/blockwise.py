@@ -7,15 +7,22 @@ scores.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from pyg_topomask.ops.memo import once_per_setting
 
 # Queries of all heads and keys of one block of scores: 64 MiB in float32, as fast as larger blocks.
 _QUERIES = 256
 _KEYS = 65_536
 _GROUP = 16  # scores of a group; 8 to 32 are equally fast
+_AT_ONCE = 2**20  # most scores of a head of small graphs that are sorted at once
+SMALL = {"cpu": 32, "cuda": 512}
+"""Nodes up to which graphs are searched together: launches cost a GPU most, and a CPU sorts slowly."""
 
 
 def best_keys(q: Tensor, k: Tensor, out: Tensor, first: int = 0) -> None:
@@ -41,6 +48,68 @@ def best_keys(q: Tensor, k: Tensor, out: Tensor, first: int = 0) -> None:
             best = (value, index + c) if best is None else _merge(*best, value, index + c, keep)
         assert best is not None
         found.copy_(best[1].view(found.shape) + first)
+
+
+class _Many(NamedTuple):
+    """Some graphs, padded to ``n`` queries and ``m`` keys."""
+
+    query: Tensor
+    """Row of each query, ``[g, n]``."""
+    key: Tensor
+    """Row of each key, ``[g, m]``, and 0 beyond a graph."""
+    there: Tensor
+    """Whether the graph has the key, ``[g, m]``."""
+    place: Tensor
+    """Places of the queries that exist, among ``g * n``."""
+    row: Tensor
+    """Their rows."""
+
+
+def best_keys_of_many(q: Tensor, k: Tensor, out: Tensor, graphs: tuple[tuple[int, ...], ...]) -> None:
+    """Write the best keys of small graphs (`SMALL`), as `best_keys`, in some calls for all of them.
+
+    Args:
+        q, k, out: Those of all graphs.
+        graphs: First and last query, and first and last key of each; no range is empty.
+    """
+    for many in _padded(graphs, q.device):
+        scores = (q[:, many.query] @ k[:, many.key].mT).masked_fill(~many.there[:, None], -torch.inf)
+        order = scores.sort(dim=-1, descending=True, stable=True)[1][..., : out.size(2)]  # keys beyond come last
+        first, count = many.key[:, :1, None], many.there.sum(1)[:, None, None]
+        found = torch.where(order < count, order + first, -1).flatten(1, 2).index_select(1, many.place)
+        out[..., : found.size(2)].index_copy_(1, many.row, found)
+
+
+@once_per_setting(4)
+def _padded(graphs: tuple[tuple[int, ...], ...], device: torch.device) -> list[_Many]:
+    """Graphs of similar sizes together; all layers share the result."""
+    return [
+        _pad(torch.tensor(part, device="cpu").T, device) for part in _parts(sorted(graphs, key=lambda x: x[3] - x[2]))
+    ]
+
+
+def _parts(graphs: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+    """Parts of the graphs, which are sorted by size: at most `_AT_ONCE` padded scores, about half of which exist."""
+    part: list[tuple[int, ...]] = []
+    queries = 0
+    for graph in graphs:
+        queries, keys = max(queries, graph[1] - graph[0]), graph[3] - graph[2]
+        if part and ((len(part) + 1) * queries * keys > _AT_ONCE or keys > 16 + 2 * (part[0][3] - part[0][2])):
+            yield part
+            part, queries = [], graph[1] - graph[0]
+        part.append(graph)
+    if part:
+        yield part
+
+
+def _pad(ranges: Tensor, device: torch.device) -> _Many:
+    """The graphs with these ranges, ``[4, g]``, on CPU."""
+    begin, end, first, last = ranges[..., None]
+    query, key = (a + torch.arange(int((b - a).max()), device="cpu") for a, b in ((begin, end), (first, last)))
+    exists, there = (query < end).flatten(), key < last
+    place = exists.nonzero().squeeze(1)
+    parts = query.where(query < end, 0), key.where(there, 0), there, place, query.flatten()[place]
+    return _Many(*(x.to(device, non_blocking=True) for x in parts))
 
 
 def _block_topk(scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:

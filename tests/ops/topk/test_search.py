@@ -81,6 +81,17 @@ def test_larger_graphs_of_odd_sizes(name, num, dim, topk, monkeypatch):
         check(*(x.to(dtype) for x in given), topk, backend=name)
 
 
+@pytest.mark.parametrize("integer", [False, True], ids=["tie-free", "ties"])
+def test_small_graphs_are_searched_together(integer, monkeypatch):
+    """In several parts of similar sizes, also with other queries than keys; a larger graph is searched alone."""
+    monkeypatch.setattr(blockwise, "_AT_ONCE", 900)
+    batches = batch_of((20, 3, 0, 31, 70, 2, 5, 30, 1)), batch_of((9, 8, 4, 32, 40, 1, 0, 30, 2))
+    q, k = (data(batch.numel(), 2, 6, integer=integer) for batch in batches)
+    for topk in (1, 4, 35):
+        check(q, k, topk, *batches, "torch")
+        check(q, q, topk, batches[0], batches[0], "torch")
+
+
 def test_all_keys_equal_and_zero_queries(backend):
     whole = torch.randint(-9, 9, (9, 4)).float()  # scores of integers tie exactly, in whatever order a product adds
     for q, k in ((torch.zeros(9, 4), torch.randn(300, 4)), (whole, torch.ones(300, 4))):
