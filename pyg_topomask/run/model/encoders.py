@@ -130,7 +130,8 @@ def _positional(config: Config, name: str) -> Encoder:
     """An encoding that is concatenated to the node features."""
     section: Any = getattr(config, f"posenc_{name}")
     given = {"heads" if key == "n_heads" else key: value for key, value in section}
-    given["raw_norm"] = _raw_norm(section)
+    if section.raw_norm_type is not None:
+        given["raw_norm"] = _raw_norm(section)
     if name in EIGEN_NAMES:
         given |= {"max_freqs": section.eigen.max_freqs, "name": EIGEN_NAMES[name]}
     else:
