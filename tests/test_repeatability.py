@@ -10,12 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph
 
-from pyg_topomask.nn import (
-    ATTENTION,
-    HEADS,
-    GKATConv,
-    auxiliary_loss,
-)
+from pyg_topomask.nn import ATTENTION, HEADS, GKATConv, auxiliary_loss
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.head.edge import DECODINGS
 from pyg_topomask.nn.norm import NORMS, apply_norm, build_norm
@@ -75,9 +70,7 @@ def batch() -> Batch:
     return Batch.from_data_list(graphs_of(SIZES))
 
 
-ATTENTIONS = examples(ATTENTION) | {
-    "GKATConv": lambda channels, heads: GKATConv(channels, 8, heads, dropout=0.1),
-}
+ATTENTIONS = examples(ATTENTION) | {"GKATConv": lambda channels, heads: GKATConv(channels, 8, heads, dropout=0.1)}
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

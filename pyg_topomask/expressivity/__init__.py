@@ -39,12 +39,7 @@ __all__ = ["TOLERANCE", "PairReport", "distinguishes", "laplacian_invariants", "
 
 
 def distinguishes(
-    data1: Data,
-    data2: Data,
-    transform: Transform | None = None,
-    rounds: int | None = None,
-    *,
-    mask: Mask | None = None,
+    data1: Data, data2: Data, transform: Transform | None = None, rounds: int | None = None, *, mask: Mask | None = None
 ) -> bool:
     r"""Whether the S-SEG-WL test distinguishes two graphs.
 
@@ -111,11 +106,7 @@ class PairReport:
 
 
 def pairs(
-    dataset: Iterable[Data],
-    transform: Transform | None = None,
-    rounds: int | None = None,
-    *,
-    mask: Mask | None = None,
+    dataset: Iterable[Data], transform: Transform | None = None, rounds: int | None = None, *, mask: Mask | None = None
 ) -> PairReport:
     """Count the pairs of a data set's graphs that are distinguished, without and with encodings and a mask.
 

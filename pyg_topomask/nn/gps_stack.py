@@ -69,10 +69,7 @@ class GPSStack(Explained, Resettable, ModuleList):
                 )
         super().__init__(
             GPSLayer(
-                channels,
-                conv(number) if callable(conv) else conv,
-                attn(number) if callable(attn) else attn,
-                **settings,
+                channels, conv(number) if callable(conv) else conv, attn(number) if callable(attn) else attn, **settings
             )
             for number in range(num_layers)
         )

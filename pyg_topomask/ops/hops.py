@@ -11,10 +11,7 @@ from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 
 _hop_pairs = Entry(
-    "hops",
-    "hop_pairs",
-    ("rowptr", "col", "length", "first", "start", "visited", "hops"),
-    {"most": int, "width": float},
+    "hops", "hop_pairs", ("rowptr", "col", "length", "first", "start", "visited", "hops"), {"most": int, "width": float}
 )
 
 _NODES_PER_THREAD = 2**10  # that are worth a second thread

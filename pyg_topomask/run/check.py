@@ -9,15 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
-from pyg_topomask.nn import (
-    ATTENTION,
-    EDGE_ENCODERS,
-    HEADS,
-    MASK,
-    NODE_ENCODERS,
-    POSITIONAL_ENCODERS,
-    auxiliary_loss,
-)
+from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
 from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import ParsedConfig

@@ -50,11 +50,7 @@ class AddLaplacianEncoding(Encoding):
     needs_one_graph = True
 
     def __init__(
-        self,
-        max_freqs: int = 10,
-        laplacian_norm: str | None = "sym",
-        eigvec_norm: str = "L2",
-        name: str = "laplacian",
+        self, max_freqs: int = 10, laplacian_norm: str | None = "sym", eigvec_norm: str = "L2", name: str = "laplacian"
     ) -> None:
         max_freqs = check_integer("max_freqs", max_freqs, 1)
         check_choice("laplacian_norm", laplacian_norm, ("sym", "rw", None))

@@ -7,15 +7,7 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkP
 
 from pyg_topomask.expressivity import distinguishes, pairs
 from pyg_topomask.testing import GRAPHS, empty_graph
-from tests.expressivity.graphs import (
-    csl,
-    cycles,
-    definition,
-    graph,
-    random_graph,
-    relabelled,
-    switched,
-)
+from tests.expressivity.graphs import csl, cycles, definition, graph, random_graph, relabelled, switched
 
 RWSE, LAPPE = AddRandomWalkPE(8), AddLaplacianEigenvectorPE(4)
 ENCODINGS = {"none": None, "rwse": RWSE, "lappe": LAPPE, "both": Compose([RWSE, LAPPE])}

@@ -7,16 +7,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv, GINConv, RGCNConv
 
 from pyg_topomask import checks
-from pyg_topomask.nn import (
-    GPSConv,
-    GPSLayer,
-    GPSModel,
-    GPSNetwork,
-    GPSStack,
-    GRFMask,
-    MaskedAttention,
-    PowerSeriesMask,
-)
+from pyg_topomask.nn import GPSConv, GPSLayer, GPSModel, GPSNetwork, GPSStack, GRFMask, MaskedAttention, PowerSeriesMask
 from pyg_topomask.nn.attention.pyg import ConvAttention
 from pyg_topomask.nn.encoder.features import LinearNodeEncoder
 from pyg_topomask.run.model.convs import CONVS

@@ -6,10 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.operators import (
-    HeatOperator,
-    PowerSeriesOperator,
-)
+from pyg_topomask.operators import HeatOperator, PowerSeriesOperator
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
 
 UNDIRECTED = {name: data for name, data in GRAPHS.items() if name != "one_way"}

@@ -5,11 +5,7 @@ from copy import deepcopy
 
 import torch
 
-from pyg_topomask.operators import (
-    ConstantOperator,
-    OnesOperator,
-    SparseFactorOperator,
-)
+from pyg_topomask.operators import ConstantOperator, OnesOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
 

@@ -9,15 +9,7 @@ import pytest
 import torch
 import yaml
 
-from pyg_topomask.nn import (
-    ATTENTION,
-    Attention,
-    GRFMask,
-    Mask,
-    MaskedAttention,
-    register_attention,
-    register_mask,
-)
+from pyg_topomask.nn import ATTENTION, Attention, GRFMask, Mask, MaskedAttention, register_attention, register_mask
 from pyg_topomask.nn.attention.base import check_input
 from pyg_topomask.operators import DenseOperator
 from pyg_topomask.run.cli import main

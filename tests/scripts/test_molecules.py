@@ -37,10 +37,4 @@ def test_rows_differ_only_in_their_attention(script, dataset):
 def test_a_shortened_schedule_has_the_same_share_of_warm_up(script):
     path = script.CONFIGS / "primphormer" / "ogbg-molhiv.yaml"  # 5 of 100 epochs
     warmup_of = importlib.import_module("_tables").warmup_of
-    assert [warmup_of(path, epochs) for epochs in (1, 9, 10, 29, 100)] == [
-        0,
-        0,
-        1,
-        1,
-        5,
-    ]
+    assert [warmup_of(path, epochs) for epochs in (1, 9, 10, 29, 100)] == [0, 0, 1, 1, 5]

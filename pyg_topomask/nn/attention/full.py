@@ -72,12 +72,7 @@ class FullAttention(Attention):
     accepts_tokens = True  # `GraphToken` extends the bias
 
     def __init__(
-        self,
-        channels: int,
-        heads: int = 1,
-        dropout: float = 0.0,
-        bias: bool = True,
-        attn_bias: str | None = None,
+        self, channels: int, heads: int = 1, dropout: float = 0.0, bias: bool = True, attn_bias: str | None = None
     ) -> None:
         super().__init__(channels, heads)
         check_dropout(dropout)

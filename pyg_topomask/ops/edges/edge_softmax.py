@@ -65,11 +65,7 @@ def typed_edges(
 
 
 def _joined(
-    edge_index: Tensor,
-    expander_index: Tensor | None,
-    batch: Tensor | None,
-    num_nodes: int,
-    num_virtual: int,
+    edge_index: Tensor, expander_index: Tensor | None, batch: Tensor | None, num_nodes: int, num_virtual: int
 ) -> list[Tensor]:
     """Edges of each type, ``[2, E]``; arguments and errors are those of `typed_edges`."""
     parts = [("edge_index", edge_index)]

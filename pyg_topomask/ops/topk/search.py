@@ -24,12 +24,7 @@ _FREE_SLOTS = 64
 # Not compiled: torch.compile may free a tensor whose address only the C++ search holds.
 @torch.compiler.disable
 def topk_inner_product(
-    q: Tensor,
-    k: Tensor,
-    topk: int,
-    batch_q: Tensor | None = None,
-    batch_k: Tensor | None = None,
-    backend: str = "auto",
+    q: Tensor, k: Tensor, topk: int, batch_q: Tensor | None = None, batch_k: Tensor | None = None, backend: str = "auto"
 ) -> tuple[Tensor, Tensor]:
     """The ``topk`` keys of each query's own graph with the largest inner products, exactly.
 
@@ -121,13 +116,7 @@ def _keep(index: Tensor, num_keys: int, complete: bool) -> Kept:
 
 @on_values
 def search_keys(
-    q: Tensor,
-    k: Tensor,
-    topk: int,
-    batch_q: Tensor | None,
-    batch_k: Tensor | None,
-    backend: str,
-    trim: bool = False,
+    q: Tensor, k: Tensor, topk: int, batch_q: Tensor | None, batch_k: Tensor | None, backend: str, trim: bool = False
 ) -> Kept:
     """Find the pairs and sort each query's pairs by scores that do not depend on the engine.
 

@@ -140,12 +140,7 @@ def sample_walks(
 
 
 def walk_tables(
-    graph: WalkGraph,
-    nodes: Tensor,
-    stream: Tensor,
-    num_tables: int,
-    settings: WalkSettings,
-    own: bool = False,
+    graph: WalkGraph, nodes: Tensor, stream: Tensor, num_tables: int, settings: WalkSettings, own: bool = False
 ) -> list[Walks]:
     """Sample ``num_tables`` independent tables in one pass; the first one equals the table of `sample_walks`.
 

@@ -127,11 +127,7 @@ def sized(config: Config, *sizes: Any) -> Config:
 
 
 def build_model(
-    config: Config,
-    in_channels: int,
-    out_channels: int,
-    edge_channels: int | None = None,
-    level: str | None = None,
+    config: Config, in_channels: int, out_channels: int, edge_channels: int | None = None, level: str | None = None
 ) -> GPSNetwork:
     """The model of a config for data of the given sizes.
 

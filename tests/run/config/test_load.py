@@ -94,10 +94,7 @@ def test_wrong_files(file, text, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
-    messages = {
-        "none": "cannot be read: No such file",
-        "bytes": "cannot be read: 'utf-8' codec can't decode",
-    }
+    messages = {"none": "cannot be read: No such file", "bytes": "cannot be read: 'utf-8' codec can't decode"}
     for name, message in messages.items():
         with pytest.raises(ConfigError, match=message):
             load(str(tmp_path / f"{name}.yaml"))

@@ -152,11 +152,7 @@ def test_run_takes_data(kind, tiny_file, tmp_path, capsys):
 
 def test_other_files_are_refused(tmp_path):
     evil = Calls(print, "executed")
-    contents = {
-        "must hold a Data or a list": [1, 2],
-        "would be executed": [evil],
-        "could not be read": None,
-    }
+    contents = {"must hold a Data or a list": [1, 2], "would be executed": [evil], "could not be read": None}
     for number, (message, content) in enumerate(contents.items()):
         path = tmp_path / f"{number}.pt"
         path.write_text("text") if content is None else torch.save(content, path)

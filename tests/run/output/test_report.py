@@ -15,11 +15,7 @@ def test_numbers_have_eight_digits_and_what_was_asked_for_comes_first():
     results = [result(i, test_f1=0.1, test_loss=2.0, val_ap=1 / (3 + i), test_ap=1e-9 / 3) for i in range(2)]
     summary = summarize("name", "0", results, "ap", "GCN+GRF")
     assert list(summary["metrics"]) == ["test_loss", "val_ap", "test_ap", "test_f1"]
-    assert summary["metrics"]["val_ap"] == {
-        "mean": 0.29166667,
-        "std": 0.058925565,
-        "values": [0.33333333, 0.25],
-    }
+    assert summary["metrics"]["val_ap"] == {"mean": 0.29166667, "std": 0.058925565, "values": [0.33333333, 0.25]}
     assert summary["metrics"]["test_ap"]["values"] == [3.3333333e-10] * 2
     assert (summary["layer_type"], summary["mask"]) == ("GCN+GRF", None)
 
