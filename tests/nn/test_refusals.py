@@ -184,7 +184,7 @@ LAYERS = [
     (lambda: LapPE(8, model="GIN"), ValueError, "DeepSet, Transformer"),
     (lambda: LapPE(6, model="Transformer"), ValueError, "divisible by 'heads'"),
     (lambda: LapPE(8, raw_norm="BatchNorm"), ValueError, "'raw_norm' must be one of batch_norm, None"),
-    (lambda: MLPNodeEncoder(8, 4, layers=0), ValueError, r"'layers' must be at least 1 \(got 0\)"),
+    (lambda: MLPNodeEncoder(8, 4, layers=-1), ValueError, r"'layers' must be at least 0 \(got -1\)"),
     (lambda: SignNet(8, model="GIN"), ValueError, "MLP, DeepSet"),
     (lambda: POSITIONAL_ENCODERS["RWSE"](8, 4, model="DeepSet"), ValueError, "linear, mlp"),
     (lambda: LapPE(8)(ENCODABLE), ValueError, r"built for 10 columns in 'laplacian_vectors' \(got \[4, 5\]\)"),

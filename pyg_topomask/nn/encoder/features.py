@@ -172,7 +172,7 @@ class MLPNodeEncoder(Encoder):
     Args:
         channels: Width ``C``.
         in_channels: Number of feature columns.
-        layers: Number of layers.
+        layers: Number of layers; 0 leaves the rows as they are.
         dropout: Probability of zeroing an entry, in training.
         act: Activation, by PyG's names.
         batch_norm: Whether to use a batch norm, which replaces the bias.
@@ -180,7 +180,7 @@ class MLPNodeEncoder(Encoder):
 
     Raises:
         TypeError: If ``layers`` is not an integer.
-        ValueError: If ``layers`` is below 1.
+        ValueError: If ``layers`` is below 0.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class MLPNodeEncoder(Encoder):
         base: Encoder | None = None,
     ) -> None:
         super().__init__()
-        layers = check_integer("layers", layers, 1)
+        layers = check_integer("layers", layers, 0)
         self.channels, self.base = channels, base
         self.requires = ("x",) if base is None else base.requires
         self.linear: list[Linear] = ModuleList(  # type: ignore[assignment]

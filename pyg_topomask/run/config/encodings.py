@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from pyg_topomask.run.config.base import MAX_DEPTH, Count, ReadIf, Section, Width, parse_times
+from pyg_topomask.run.config.base import MAX_DEPTH, ReadIf, Section, Width, parse_times
 
 
 class EigenConfig(Section):
@@ -127,10 +127,10 @@ class RelativeWalkConfig(EnabledConfig):
 class GraphormerBiasConfig(EnabledConfig):
     """``posenc_GraphormerBias``: embedded degrees of nodes, and shortest-path distances as a bias of the attention."""
 
+    only = "dim_pe: 0"  # it is added to the node embedding, not concatenated
+
     node_degrees_only: bool = False
     """Use the degrees only, without distances."""
-    dim_pe: Count = 0
-    """Always 0: it is added to the node embedding, not concatenated."""
     num_spatial_types: Width | None = None
     """Number of distances with their own bias; longer ones share one."""
     num_in_degrees: Width | None = None

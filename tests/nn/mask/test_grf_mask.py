@@ -193,7 +193,7 @@ def test_masks_and_heads_use_the_set_of_their_number(diagonal, keys):
     ("attribute", "change", "message"),
     [
         ("walk_index", lambda x: x.index_fill(1, torch.tensor([5]), 10**6), "stored walks name node 1000000"),
-        ("walk_key_index", lambda x: x.index_fill(1, torch.tensor([5]), -3), "stored walks name node -3"),
+        ("walk_key_index", lambda x: x.index_fill(1, torch.tensor([5]), -1), "stored walks name node -1"),
         ("walk_length", lambda x: x.index_fill(0, torch.tensor([5]), -1), "length of -1 hops"),
         ("walk_load", lambda x: x[:10], "index .2, nnz., lengths .nnz. and loads .nnz."),
     ],
