@@ -6,8 +6,10 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
 import pyg_topomask.nn  # noqa: F401  (imports all modules with operations)
+from pyg_topomask.ops.attention.engines import pairs_cpp
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import OPS
+from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.testing.checks import check_forward_mode, check_reverse_mode
 from tests.ops.compare import assert_bits
 from tests.threads import assert_threads_change_nothing
@@ -208,6 +210,20 @@ def test_compiled_code_is_one_graph_and_gives_the_same(name, number):
     op, inputs = example(name, number)
     compiled = torch.compile(lambda *x: op(*x), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(everything(op, compiled, inputs), everything(op, op, inputs), **EXACT)
+
+
+def test_what_is_kept_of_a_pattern_changes_no_bit(monkeypatch):
+    cases = [example("pair_means", number) for name, number in CASES if name == "pair_means"]
+    wanted = [everything(op, op, inputs) for op, inputs in cases]
+    monkeypatch.setattr(pairs_cpp, "_KEPT_FROM", 0)
+    for (op, inputs), before in zip(cases, wanted):
+        assert_bits(everything(op, op, inputs), before)
+    there = torch.rand(50, 40) < 0.05
+    pattern = Pattern(*there.nonzero().t(), 50, 40)
+    low, high = pairs_cpp._reach(pattern.rowptr, pattern.col)
+    columns = [row.nonzero().flatten().tolist() for row in there]
+    assert low.tolist() == [min(row, default=2**31 - 1) for row in columns]
+    assert high.tolist() == [max(row, default=-1) for row in columns]
 
 
 @every_op

@@ -15,9 +15,13 @@ from pyg_topomask.ops.attention.kernels import KERNELS, EdgeVectors, Kernel, fac
 from pyg_topomask.ops.attention.mask import Entries, evaluate
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.hashing import draw_seeds
-from pyg_topomask.ops.native.op import CompiledOp
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.native.op import CompiledOp, Entry
 from pyg_topomask.ops.numerics import least_denominator
 from pyg_topomask.ops.sparse import Combination, Pattern
+
+_KEPT_FROM = 2**16  # pairs from which what is found of a pattern is kept
+_pair_reach = Entry("pairs", "pair_reach", ("rowptr", "col", "low", "high"))
 
 
 class PairMeans(CompiledOp):
@@ -35,6 +39,12 @@ class PairMeans(CompiledOp):
     numbers = {"kernel": int, "negative_slope": float, "dropout": float, "common_edges": int}  # noqa: RUF012
     results, differentiable, keeps_results = ("out", "size"), 6, True
     with_gaps = ("q", "k", "v")
+    reads = (*(name.removesuffix("?") for name in arrays), "low", "high")
+
+    def prepare(self, *inputs: Any) -> tuple[Any, ...]:
+        (rowptr, col), count = inputs[6:8], len(self.arrays)
+        reach = _reach(rowptr, col) if col.numel() >= _KEPT_FROM else (None, None)
+        return *inputs[:count], *reach, *inputs[count:]
 
     def shapes(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[tuple[int, ...]]:
         return [(q.size(0), q.size(1), v.size(2)), (q.size(0), q.size(1))]
@@ -109,6 +119,14 @@ def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
     pairs = pattern.rowptr, pattern.col, of_pair, seed, pattern.order, coeffs, bound_coeffs
     numbers = KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout, common
     return _pair_means(q, k, problem.v, entry, bound, edge, *pairs, *numbers)
+
+
+@once_per_batch
+def _reach(rowptr: Tensor, col: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest column of each row, by which the compiled code divides its work."""
+    low, high = torch.empty_like(rowptr[1:]), torch.empty_like(rowptr[1:])
+    _pair_reach((rowptr, col, low, high))
+    return low, high
 
 
 def _lines(entries: Entries) -> tuple[Tensor, Tensor | None]:

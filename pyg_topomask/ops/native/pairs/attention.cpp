@@ -28,14 +28,22 @@ struct Segment {
 };
 
 // The smallest and the largest column of each row; INT32_MAX and -1 where there is none.
+inline void find_reach(int64_t rows, const int32_t* rowptr, const int32_t* col, int32_t* low, int32_t* high) {
+    for (int64_t i = 0; i < rows; ++i) {
+        int32_t least = INT32_MAX, most = -1;
+        for (int64_t p = rowptr[i]; p < rowptr[i + 1]; ++p) least = std::min(least, col[p]), most = std::max(most, col[p]);
+        low[i] = least, high[i] = most;
+    }
+}
+
 struct Reach {
-    std::vector<int32_t> low, high;
-    Reach(int64_t rows, const int32_t* rowptr, const int32_t* col) : low(rows), high(rows) {
-        for (int64_t i = 0; i < rows; ++i) {
-            int32_t least = INT32_MAX, most = -1;
-            for (int64_t p = rowptr[i]; p < rowptr[i + 1]; ++p) least = std::min(least, col[p]), most = std::max(most, col[p]);
-            low[i] = least, high[i] = most;
-        }
+    std::vector<int32_t> found;
+    const int32_t *low, *high;
+    template <class T>
+    explicit Reach(const Problem<T>& c) : found(c.low ? 0 : 2 * c.rows), low(c.low), high(c.high) {
+        if (low) return;
+        find_reach(c.rows, c.rowptr, c.col, found.data(), found.data() + c.rows);
+        low = found.data(), high = low + c.rows;
     }
 };
 
@@ -94,7 +102,7 @@ class Run {
    public:
     explicit Run(const Problem<T>& call)
         : c(call), keys(vectors<T>(c.width) * Vec<T>::L), stride(keys + vectors<T>(c.channels) * Vec<T>::L),
-          segments(segments_of(c.rows, c.columns, c.rowptr, {c.rows, c.rowptr, c.col}, heads_in_cache(c.heads))),
+          segments(segments_of(c.rows, c.columns, c.rowptr, Reach(c), heads_in_cache(c.heads))),
           windows(c.threads) {
         const int64_t count = segments.size();
         bool alone = false;  // whether heads add to the same gradient of an entry: then they follow each other
@@ -292,4 +300,14 @@ inline void run(const Problem<double>& c) { Run<double, 0, 0>{c}; }
 // The outputs and denominators, or, if there is a gradient, the gradients of those inputs that have room for one.
 EXPORTED int64_t pair_means(const int64_t* block) {
     return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) { run(Problem<decltype(zero)>{call}); });
+}
+
+// Writes the smallest and the largest column of each row of a pattern.
+EXPORTED int64_t pair_reach(const int64_t* block) {
+    return checked(block, 4, 0, [](const Call& call) {
+        const int64_t rows = call.size(2, 0);
+        find_reach(rows, call.dense<const int32_t>(0, {rows + 1}), call.dense<const int32_t>(1, {ANY}),
+                   call.dense<int32_t>(2, {rows}), call.dense<int32_t>(3, {rows}));
+        return 0;
+    });
 }

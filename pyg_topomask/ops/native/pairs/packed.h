@@ -12,8 +12,8 @@ enum Kernel { LINEAR = 0, SOFTMAX = 1, ADDITIVE = 2 };
 
 // Arrays and numbers of the call, in the order of `PairMeans` in pairs_cpp.py.
 enum {
-    Q, K, V, ENTRY, BOUND, EDGE, ROWPTR, COL, EDGE_OF_PAIR, SEED, ORDER, COEFFS, BOUND_COEFFS, OUT, SIZE,
-    GRAD, GRAD_SIZE, GRAD_Q, GRAD_K, GRAD_V, GRAD_ENTRY, GRAD_BOUND, GRAD_EDGE, ARRAYS
+    Q, K, V, ENTRY, BOUND, EDGE, ROWPTR, COL, EDGE_OF_PAIR, SEED, ORDER, COEFFS, BOUND_COEFFS, LOW, HIGH, OUT,
+    SIZE, GRAD, GRAD_SIZE, GRAD_Q, GRAD_K, GRAD_V, GRAD_ENTRY, GRAD_BOUND, GRAD_EDGE, ARRAYS
 };
 enum { KERNEL, SLOPE, DROPOUT, COMMON, NUMBERS };
 
@@ -93,6 +93,8 @@ struct Problem {
     const int32_t *rowptr = call.dense<const int32_t>(ROWPTR, {rows + 1}), *col = call.dense<const int32_t>(COL, {pairs});
     const int64_t* order = call.optional<const int64_t>(ORDER, {rows});  // node of each row and column, or null
     const int64_t* seed = call.optional<const int64_t>(SEED, {1});       // of the dropout
+    // The smallest and the largest column of each row, or null if they are to be found.
+    const int32_t *low = call.optional<const int32_t>(LOW, {rows}), *high = call.optional<const int32_t>(HIGH, {rows});
     const Rows<const T> q = call.rows<const T>(Q, {rows, heads, width}), k = call.rows<const T>(K, {columns, heads, width});
     const Rows<const T> v = call.rows<const T>(V, {columns, heads, channels});
     const Entries<T> masks[2] = {{call, ENTRY, COEFFS, GRAD_ENTRY}, {call, BOUND, BOUND_COEFFS, GRAD_BOUND}};
