@@ -52,6 +52,7 @@ LINEAR = [*EDGE_FEATURES, "dataset.edge_encoder_name=LinearEdge"]
 @pytest.mark.parametrize(
     "options", [pytest.param([], marks=pytest.mark.slow), pytest.param(EDGE_FEATURES, marks=pytest.mark.slow), LINEAR]
 )
+@pytest.mark.filterwarnings("ignore:GINEConv takes no .edge_weight.")
 @pytest.mark.parametrize("sampler", ["walks", "random_partition"])
 def test_a_run_from_disk_equals_that_from_memory(sampler, options, tmp_path):
     data, draw = graph(), torch.Generator().manual_seed(1)
