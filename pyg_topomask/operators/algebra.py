@@ -327,8 +327,8 @@ def _join_pairs(parts: list[tuple[Pattern, Entries]], heads: int | None) -> tupl
     values = [evaluate(entries) for _, entries in parts]
     if heads is not None:
         values = [x if x.dim() == 2 else x[:, None].expand(-1, heads) for x in values]
-    sums = values[0].new_zeros(joined.nnz, *values[0].shape[1:])
-    return joined, sums.index_add(0, places, torch.cat(values))
+    terms = torch.cat(values)
+    return joined, terms.new_zeros(joined.nnz, *terms.shape[1:]).index_add(0, places, terms)
 
 
 @once_per_batch

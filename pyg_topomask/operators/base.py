@@ -131,7 +131,8 @@ class MaskOperator(AttentionMask, ABC):
             ValueError: If ``x`` has another number of nodes or heads.
         """
         if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise TypeError(f"a mask multiplies a floating-point tensor (got {getattr(x, 'dtype', type(x).__name__)})")
+            given = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(f"a mask multiplies a floating-point tensor (got {given}); ProductOperator joins two masks")
         lead = (self.num_nodes,) if self.heads is None else (self.num_nodes, self.heads)
         if x.dim() < len(lead) or tuple(x.shape[: len(lead)]) != lead:
             wanted = "[N, *]" if self.heads is None else "[N, H, *]"

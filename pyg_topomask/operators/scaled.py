@@ -148,14 +148,16 @@ def scaled(operator: MaskOperator, scale: float | Tensor) -> DiagonalScaledOpera
 
     Args:
         operator: The mask.
-        scale: A number, which is rounded to the dtype of the mask, or a tensor with one, which may be learned.
+        scale: A number or an integer tensor, which is rounded to the dtype of the mask, or a floating-point tensor,
+            which may be learned. A tensor holds one number.
 
     Raises:
         ValueError: If a tensor has another number of elements.
     """
     if isinstance(scale, Tensor) and scale.numel() != 1:
         raise ValueError(f"a mask is scaled by one number (got a tensor of shape {list(scale.shape)})")
-    factor = torch.as_tensor(scale, dtype=None if isinstance(scale, Tensor) else operator.dtype, device=operator.device)
+    own = isinstance(scale, Tensor) and scale.is_floating_point()
+    factor = torch.as_tensor(scale, dtype=None if own else operator.dtype, device=operator.device)
     return DiagonalScaledOperator(operator, factor.reshape(1).expand(operator.num_nodes))
 
 

@@ -338,3 +338,23 @@ def test_masks_of_different_dtypes(combine, path):
     q = torch.rand(6, 1, 4).double()
     found = masked_linear_attention(q, q, q, mask, batch, path=path)
     torch.testing.assert_close(found, masked_linear_attention_reference(q, q, q, wanted, batch), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("path", ["auto", "pairwise", "blocks", "factored", "dense"])
+@pytest.mark.parametrize("combine", [lambda a, b: a + b, lambda a, b: a * b])
+def test_pairs_of_different_dtypes(combine, path):
+    index, value = torch.tensor([[0, 0, 1, 2], [0, 1, 2, 0]]), torch.rand(4) + 0.1
+    a, b = (SparseOperator(index, value.to(dtype), 3) for dtype in (torch.float32, torch.float64))
+    wanted = combine(a.to_dense().double(), b.to_dense())
+    q = torch.rand(3, 1, 4).double()
+    for mask in (combine(a, b), combine(b, a)):
+        found = masked_linear_attention(q, q, q, mask, path=path)
+        torch.testing.assert_close(found, masked_linear_attention_reference(q, q, q, wanted), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [2, True])
+def test_an_integer_tensor_scales_like_its_number(scale):
+    mask = CausalOperator(torch.zeros(3, dtype=torch.long))
+    found = torch.tensor(scale) * mask
+    assert found.eps == mask.eps
+    torch.testing.assert_close(found.bound.to_dense(), (scale * mask).to_dense())

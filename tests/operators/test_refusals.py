@@ -33,6 +33,7 @@ REFUSED = [
     (lambda: DenseOperator(torch.ones(2, 3)), ValueError, r"\[N, N\] or \[H, N, N\] \(got \[2, 3\]\)"),
     (lambda: DenseOperator(torch.ones(3, 3).long()), TypeError, r"floating point \(got torch.int64\)"),
     (lambda: DENSE @ torch.ones(3, dtype=torch.long), TypeError, "floating-point tensor"),
+    (lambda: DENSE @ HEADS, TypeError, r"floating-point tensor \(got DenseOperator\).*ProductOperator"),
     (lambda: OnesOperator(torch.tensor([1, 0])), ValueError, "must be sorted"),
     (lambda: OnesOperator(torch.tensor([0.0])), TypeError, "integer graph"),
     (lambda: DENSE + FOUR, ValueError, r"share their nodes \(got \[3, 4\]\)"),

@@ -250,6 +250,7 @@ def row_sums(mask: AttentionMask) -> Tensor:
 
 @once_per_batch
 def _sums_by_row(coeffs: Tensor, rowptr: Tensor) -> Tensor:
-    (terms,) = at_least_float32(coeffs.t().contiguous())
+    terms = coeffs.t().flatten().view(coeffs.size(1), coeffs.size(0))  # contiguous(), with the strides of that
+    (terms,) = at_least_float32(terms)
     ends = rowptr.long().expand(len(terms), -1).contiguous()
     return torch.segment_reduce(terms, "sum", offsets=ends, axis=1).t()

@@ -26,7 +26,7 @@ from pyg_topomask.operators import (
     SumOperator,
 )
 from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention.mask import row_sums
+from pyg_topomask.ops.attention.mask import _sums_by_row, row_sums
 from pyg_topomask.ops.attention.masked import (
     masked_additive_attention_reference,
     masked_linear_attention_reference,
@@ -155,6 +155,12 @@ def test_row_sums_of_half_precision_are_summed_in_float32():
     index = torch.stack([torch.zeros(3000, dtype=torch.long), torch.arange(3000)])
     mask = HopOperator(index, torch.ones(3000, dtype=torch.long), torch.tensor([1.0, 0.5]).bfloat16(), 3000)
     assert row_sums(mask)[:2].flatten().tolist() == [1500.0, 0.0]
+
+
+def test_row_sums_of_a_single_pair_read_its_own_coefficients():
+    """The strides of an axis of size 1 say nothing about where numbers lie."""
+    coeffs = torch.arange(9.0).view(3, 3)[:1]  # the only node of a graph, beside numbers of others
+    assert _sums_by_row(coeffs, torch.tensor([0, 1])).tolist() == [[0.0, 1.0, 2.0]]
 
 
 def test_a_part_within_its_error_counts_alike_with_and_without_compiled_code(monkeypatch):
