@@ -26,7 +26,7 @@ _MODULE = "pyg_topomask.ops.attention.triton_kernels"
 _PAIRS = 16  # pairs that a program reads at a time
 _CUT = 1024  # most pairs of a row or column that one program sums
 _NUMBERS = 256  # most numbers of the keys and values of one pair, in all heads of a program
-_TWO_WARPS = 4096  # numbers in float32 from which a program has two warps; one would spill them
+_TWO_WARPS = 4096  # numbers in float32 from which a program of four heads or more has two warps; one would spill them
 
 
 class PairSums(CompiledOp):
@@ -124,9 +124,9 @@ class _Call:
             "WIDTH": power_of_two(width),
             "CHANNELS": power_of_two(channels),
         }
-        # Queries or gradients of keys beside keys and values. Rows are short: a wider program would wait for itself.
+        # Queries or gradients of keys beside keys and values. Rows are short: a wider program repeats work.
         numbers = _PAIRS * self.block * ((2 if edge is None else 3) * power_of_two(width) + power_of_two(channels))
-        self.warps = 1 if numbers * entry.element_size() < 4 * _TWO_WARPS else 2
+        self.warps = 2 if self.block >= 4 and numbers * entry.element_size() >= 4 * _TWO_WARPS else 1
 
     def launch(
         self,
