@@ -157,12 +157,8 @@ def _common_pairs(
     row: Tensor, col: Tensor, other_row: Tensor, other_col: Tensor, num_rows: int, num_cols: int
 ) -> tuple[Pattern, Tensor, Tensor]:
     """The pairs that two lists of distinct pairs have in common, sorted, and their places in each list."""
-    nodes = (torch.cat(x) for x in ((row, other_row), (col, other_col)))
-    joined, place = Pattern.merge(*nodes, num_rows, num_cols)
-    places = torch.full((2, joined.nnz), -1, device=place.device)
-    for number, own in enumerate(place.split([row.numel(), other_row.numel()])):
-        places[number, own] = torch.arange(own.numel(), device=own.device)
-    common = (places >= 0).all(0).nonzero().squeeze(1)
-    first, second = places.index_select(1, common)
-    row, col = (x.index_select(0, common) for x in (joined.row, joined.col))
-    return Pattern(row, col, num_rows, num_cols), first, second
+    pairs = [x.long() * num_cols + y for x, y in ((row, col), (other_row, other_col))]
+    pair, place = torch.cat(pairs).sort(stable=True)  # a common pair stands twice, that of the first list before
+    twice = (pair[1:] == pair[:-1]).nonzero().squeeze(1)
+    first, second = place[twice], place[twice + 1] - row.numel()
+    return Pattern(row[first], col[first], num_rows, num_cols), first, second

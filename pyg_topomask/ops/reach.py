@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.ops.attention.mask import rows_of
 from pyg_topomask.ops.csr import check_edges, edge_tensors
 from pyg_topomask.ops.sparse import Pattern, spmm
 
@@ -49,11 +50,8 @@ def reach(mask: Any, graph: Data, max_hops: int = 16, num_rows: int = 256) -> Te
     heads = operator.heads
     if rows.numel() == 0:
         return torch.zeros((max_hops + 2,) if heads is None else (heads, max_hops + 2), dtype=torch.float64)
-    chosen = torch.zeros(num_nodes, rows.numel(), dtype=operator.dtype, device=device)
-    chosen[rows, torch.arange(rows.numel(), device=device)] = 1
-    columns = chosen if heads is None else chosen[:, None].expand(-1, heads, -1)
-    mass = (operator.T @ columns).abs().double()  # column c: the row of its node
-    by_hop = _hops(graph, chosen.float(), max_hops)
+    mass = rows_of(operator, rows).abs().double()
+    by_hop = _hops(graph, (torch.arange(num_nodes, device=device)[:, None] == rows).float(), max_hops)
     shares = torch.stack([(mass * (at if heads is None else at[:, None])).sum(0) for at in by_hop], -1)
     total = shares.sum(-1, keepdim=True)
     return (shares / torch.where(total > 0, total, 1)).mean(-2)

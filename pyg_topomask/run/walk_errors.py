@@ -17,6 +17,7 @@ from pyg_topomask.nn import GRFMask, PowerSeriesMask
 from pyg_topomask.nn.mask.structure import read_normalized_edges
 from pyg_topomask.operators import MaskOperator, PowerSeriesOperator, ProductOperator
 from pyg_topomask.ops import error_bound, error_scale, row_nonzeros
+from pyg_topomask.ops.attention.mask import rows_of
 from pyg_topomask.ops.walks.settings import table_name
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -113,11 +114,8 @@ def _exact(mask: GRFMask, edges: tuple[Tensor, Tensor], num_nodes: int, function
 
 def _rows(operator: MaskOperator, rows: Tensor, head: int) -> Tensor:
     """Rows of a mask as columns ``[N, R]``, float64."""
-    chosen = torch.zeros(operator.num_nodes, rows.numel(), dtype=torch.float64)
-    chosen[rows, torch.arange(rows.numel())] = 1
-    if operator.heads is None:
-        return operator.T @ chosen
-    return (operator.T @ chosen[:, None].expand(-1, operator.heads, -1))[:, head]
+    found = rows_of(operator, rows).double()
+    return found if operator.heads is None else found[:, head]
 
 
 def _exceeded(values: Tensor) -> Tensor:

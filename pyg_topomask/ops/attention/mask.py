@@ -248,6 +248,13 @@ def row_sums(mask: AttentionMask) -> Tensor:
     return (mask @ torch.ones(sizes, dtype=mask.dtype, device=mask.device)).flatten(1)
 
 
+def rows_of(mask: Any, rows: Tensor) -> Tensor:
+    """Rows of an operator as columns ``[N, R]``, or ``[N, H, R]``, by a product of the transposed operator."""
+    chosen = torch.zeros(mask.num_nodes, rows.numel(), dtype=mask.dtype, device=mask.device)
+    chosen[rows, torch.arange(rows.numel(), device=mask.device)] = 1
+    return mask.T @ (chosen if mask.heads is None else chosen[:, None].expand(-1, mask.heads, -1))
+
+
 @once_per_batch
 def _sums_by_row(coeffs: Tensor, rowptr: Tensor) -> Tensor:
     terms = coeffs.t().flatten().view(coeffs.size(1), coeffs.size(0))  # contiguous(), with the strides of that

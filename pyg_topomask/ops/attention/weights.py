@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.full_softmax import all_pairs
+from pyg_topomask.ops.attention.mask import rows_of
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.edges.block_sparse import one_graph
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
@@ -109,9 +110,5 @@ def _listed(problem: Problem) -> tuple[Pattern, Tensor, Tensor]:
 
 def _entries(problem: Problem, mask: Any, row: Tensor, col: Tensor) -> Tensor:
     """Entries of a mask without a support, by products with the transposed mask."""
-    first, stop = problem.rows or (0, mask.num_nodes)
-    chosen = torch.zeros(mask.num_nodes, stop - first, dtype=mask.dtype, device=mask.device)
-    chosen[first:stop].fill_diagonal_(1)
-    if mask.heads is None:
-        return (mask.T @ chosen)[col, row].to(problem.v.dtype)
-    return (mask.T @ chosen[:, None].expand(-1, mask.heads, -1))[col, :, row].to(problem.v.dtype)
+    rows = rows_of(mask, torch.arange(*(problem.rows or (0, mask.num_nodes)), device=mask.device))
+    return rows[col, ..., row].to(problem.v.dtype)

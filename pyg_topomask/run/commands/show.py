@@ -218,9 +218,8 @@ def _draw_attention(view: View) -> Figure:
     size = max(int(data.num_nodes or 0), *(pairs.amax(1) + 1).tolist())  # virtual nodes come last
     matrix = weights.new_zeros(weights.size(1), size, size)
     matrix[:, pairs[0], pairs[1]] = weights.t()
-    empty = (
-        (matrix[view.head, : data.num_nodes] == 0).all(1).double().mean()
-    )  # such as relu features without a common one
+    # A node may attend to none, such as one with relu features that no other node has.
+    empty = (matrix[view.head, : data.num_nodes] == 0).all(1).double().mean()
     title = f"{type(attn).__name__}, {view.title}" + (f", {empty:.1%} of the nodes attend to none" if empty else "")
     return plot_mask(matrix, data.edge_index, title, view.node, view.head, symbol="A")
 
