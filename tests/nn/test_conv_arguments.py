@@ -55,6 +55,9 @@ def test_weights_are_the_same_from_the_graph_the_call_and_a_sparse_matrix(kind, 
     torch.testing.assert_close(model(x, edges, batch.batch, edge_weight=weight), wanted)
     torch.testing.assert_close(model(x, adj, batch.batch), wanted)
     assert not torch.allclose(model(x, edges, batch.batch), wanted)
+    assert model(x[:0], edges[:, :0], edge_weight=weight[:0]).shape == (0, 8)
+    with pytest.raises(ValueError, match="'batch' must be sorted"):
+        model(x, edges, batch.batch.flip(0))
 
 
 def test_weights_reach_networks_and_convolutions_as_attentions():

@@ -4,10 +4,9 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch.nn import Sequential
-from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, GINConv
 
-from pyg_topomask.nn import ATTENTION, FullAttention, GPSConv, GPSModel, GRFMask, MaskedAttention, PowerSeriesMask
+from pyg_topomask.nn import ATTENTION, FullAttention, GPSConv, GPSModel, MaskedAttention, PowerSeriesMask
 from pyg_topomask.nn.named import as_attention
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 from tests.nn.gps_cases import batch_of, randomise
@@ -65,20 +64,6 @@ def test_a_graph_is_made_where_none_is_given(attn, transform):
         torch.testing.assert_close(model(x, mixed, batch.batch), wanted)
         sparse = torch.sparse_coo_tensor(mixed, torch.ones(mixed.size(1)), (17, 17), check_invariants=True)
         torch.testing.assert_close(model(x, sparse, batch.batch), wanted)
-
-
-@pytest.mark.parametrize("transform", [None, AddRandomWalks(seed=0)])
-def test_a_graph_is_made_of_weights_and_of_no_nodes(transform):
-    graph, x = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=5), torch.randn(5, 8)
-    graph.edge_weight = torch.rand(graph.num_edges) + 0.1
-    adj = torch.sparse_coo_tensor(graph.edge_index.flip(0), graph.edge_weight, (5, 5), check_invariants=True)
-    mask = PowerSeriesMask() if transform is None else GRFMask()
-    layer = GPSConv(8, None, attn_type=MaskedAttention(8, mask=mask), norm="layer_norm", transform=transform)
-    wanted = layer(x, None, graph=graph if transform is None else transform(graph))
-    torch.testing.assert_close(layer(x, adj), wanted)
-    assert layer(x[:0], torch.zeros(2, 0).long()).shape == (0, 8)
-    with pytest.raises(ValueError, match="'batch' must be sorted"):
-        layer(x, graph.edge_index, torch.tensor([0, 1, 0, 1, 1]))
 
 
 def test_our_attention_in_pygs_layer_is_refused_in_one_line():

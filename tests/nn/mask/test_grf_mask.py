@@ -59,25 +59,22 @@ def test_the_mean_of_many_masks_is_the_power_series_everywhere(name, scheme, dia
     assert standard_errors(values, series(data, np.convolve(F, F))).max() <= 5
 
 
+TWO, CORRECTED, COEFFS = {"key_modulation": True}, {"diagonal": "corrected"}, np.convolve(F, G)
+
+
 @pytest.mark.parametrize(
-    ("name", "settings", "wanted"),
+    ("name", "settings", "walks", "wanted"),
     [
-        *((name, {"symmetric": False}, series(GRAPHS[name], F)) for name in ("weighted", "one_way")),
-        ("one_way", {}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], F).t()),
-        ("weighted", {"key_modulation": True}, series(GRAPHS["weighted"], np.convolve(F, G))),
-        ("one_way", {"key_modulation": True}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], G).t()),
+        *((name, {"symmetric": False}, {}, series(GRAPHS[name], F)) for name in ("weighted", "one_way")),
+        ("one_way", {}, {}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], F).t()),
+        ("weighted", TWO, {}, series(GRAPHS["weighted"], COEFFS)),
+        ("one_way", TWO, {}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], G).t()),
+        ("weighted", TWO | {"stitch": 2}, {"num_tables": 2}, series(GRAPHS["weighted"], np.convolve(COEFFS, COEFFS))),
+        ("weighted", TWO | CORRECTED, CORRECTED, series(GRAPHS["weighted"], COEFFS)),
     ],
 )
-def test_masks_of_other_forms_have_means_of_their_own(name, settings, wanted):
-    assert standard_errors(samples(GRAPHS[name], mask_of(**settings)), wanted).max() <= 5
-
-
-def test_two_functions_of_stitched_and_corrected_walks_have_their_series_as_mean():
-    data, twice = GRAPHS["weighted"], np.convolve(F, G)
-    settings = {"stitch": 2, "key_modulation": True}, {"diagonal": "corrected", "key_modulation": True}
-    walks = {"num_tables": 2}, {"diagonal": "corrected"}
-    for mask, walk, coeffs in zip(settings, walks, (np.convolve(twice, twice), twice)):
-        assert standard_errors(samples(data, mask_of(**mask), **walk), series(data, coeffs)).max() <= 5
+def test_masks_of_other_forms_have_means_of_their_own(name, settings, walks, wanted):
+    assert standard_errors(samples(GRAPHS[name], mask_of(**settings), **walks), wanted).max() <= 5
 
 
 def test_one_table_is_unbiased_off_the_diagonal_only():
