@@ -9,6 +9,7 @@ from pyg_topomask.expressivity import distinguishes, pairs
 from pyg_topomask.nn import GRFMask, GridHeatMask, HeatMask, LowRankMask, PowerSeriesMask, RWGNKMask, TreeMask
 from pyg_topomask.operators import DenseOperator
 from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.testing import dense_adjacency
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 from tests.expressivity.graphs import cycles, graph, random_graph, relabelled
 
@@ -17,13 +18,8 @@ BICYCLOPENTYL = graph(10, [(s + i, s + (i + 1) % 5) for s in (0, 5) for i in ran
 SQUARE = graph(4, [(0, 1), (2, 3), (0, 2), (1, 3)])
 
 
-def adjacency(data):
-    found = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
-    return found.index_put(tuple(data.edge_index), torch.ones(data.num_edges).double(), accumulate=True)
-
-
 def transition(data):
-    return adjacency(data) / adjacency(data).sum(1, keepdim=True).clamp(min=1)
+    return dense_adjacency(data) / dense_adjacency(data).sum(1, keepdim=True).clamp(min=1)
 
 
 def gkat(data, alpha=1.0):
@@ -35,8 +31,8 @@ def gkat(data, alpha=1.0):
 
 def series(data):
     """An exact power series of the normalised adjacency, with a negative coefficient."""
-    root = adjacency(data).sum(1).clamp(min=1).sqrt()
-    weights = adjacency(data) / root[:, None] / root
+    root = dense_adjacency(data).sum(1).clamp(min=1).sqrt()
+    weights = dense_adjacency(data) / root[:, None] / root
     return torch.eye(data.num_nodes).double() - 0.7 * weights + 0.3 * weights @ weights @ weights
 
 
@@ -70,7 +66,7 @@ def test_attention_does_what_the_verdicts_say():
     def gap(mask):
         sums = []
         for data in (DECALIN, BICYCLOPENTYL):
-            degree = adjacency(data).sum(1)[:, None, None]  # which colour refinement has after a round
+            degree = dense_adjacency(data).sum(1)[:, None, None]  # which colour refinement has after a round
             sums.append(masked_linear_attention(x, x, degree, DenseOperator(mask(data))).sum())
         return abs(float(sums[0] - sums[1]))
 

@@ -6,7 +6,6 @@ from torch.nn import Identity, Linear
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv, GINConv, RGCNConv
 
-from pyg_topomask import checks
 from pyg_topomask.nn import GPSConv, GPSLayer, GPSModel, GPSNetwork, GPSStack, GRFMask, MaskedAttention, PowerSeriesMask
 from pyg_topomask.nn.attention.pyg import ConvAttention
 from pyg_topomask.nn.encoder.features import LinearNodeEncoder
@@ -72,8 +71,7 @@ def test_weights_reach_networks_and_convolutions_as_attentions():
     torch.testing.assert_close(network.embed(batch), batch.x + wanted.relu())
 
 
-def test_a_convolution_without_weights_is_named_once(monkeypatch):
-    monkeypatch.setattr(checks, "_warned", set())
+def test_a_convolution_without_weights_is_named_once():
     batch, model = weighted_batch(), GPSModel(8, 8, 3, 2, lambda _: GINConv(Linear(8, 8)), "grf")
     with pytest.warns(UserWarning, match="GINConv takes no 'edge_weight'") as caught:
         model(batch.x, batch.edge_index, graph=batch)

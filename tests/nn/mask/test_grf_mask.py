@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GRFAttention, GRFMask
 from pyg_topomask.ops import deconvolve, reach
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks, that_add
+from tests.expressivity.graphs import cycles
 
 F, G = [1.2, 0.5, -0.3], [-0.4, 0.7, 0.2]
 K, DRAWS = len(F) - 1, 500
@@ -115,11 +116,9 @@ def test_initial_modulation(initial, wanted):
 
 
 def test_the_far_mask_reaches_further_than_the_default_one():
-    ring = torch.arange(150)
-    one_way = torch.stack([ring, ring.roll(1)])
-    data, found = Data(edge_index=torch.cat([one_way, one_way.flip(0)], dim=1), num_nodes=150), []
+    found = []
     for mask in (GRFMask(), GRFMask(initial="far")):
-        shares = reach(mask, that_add(mask.requires, seed=0, **mask.transform_settings)(data))
+        shares = reach(mask, that_add(mask.requires, seed=0, **mask.transform_settings)(cycles(150)))
         found.append(float(shares[:-1] @ torch.arange(17.0).double()))
     assert mask.stitch == 3
     assert found[0] < 0.9 < 2.5 < found[1]
@@ -196,8 +195,7 @@ def test_masks_and_heads_use_the_set_of_their_number(diagonal, keys):
     ],
 )
 def test_damaged_tables_are_refused_before_any_path_reads_them(path, attribute, change, message):
-    ring = torch.stack([torch.arange(30), torch.arange(30).roll(1)])
-    graph = walked(Data(edge_index=torch.cat([ring, ring.flip(0)], dim=1), num_nodes=30), max_length=3)
+    graph = walked(cycles(30), max_length=3)
     graph[attribute] = change(graph[attribute])
     with pytest.raises(ValueError, match=message):
         GRFAttention(16, 4, max_length=3, path=path)(torch.randn(30, 16), None, graph)

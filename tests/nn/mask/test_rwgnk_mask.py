@@ -3,11 +3,11 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph
 
-from pyg_topomask import checks
 from pyg_topomask.nn import GKATConv, GRFMask, RWGNKMask
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks, that_add
+from tests.expressivity.graphs import cycles
 
 LAMBDA = 0.75  # exact in float32, in which the mask keeps it
 
@@ -90,10 +90,8 @@ def test_the_expected_kernel_lies_between_two_series_of_the_adjacency(name, leng
         (RWGNKMask(learnable=True), {}, r"these walks halt at random: draw them by .*halt_prob=0\.0"),
     ],
 )
-def test_walks_that_are_shorter_or_halt_are_said_once(monkeypatch, mask, walks, message):
-    monkeypatch.setattr(checks, "_warned", set())
-    ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
-    graph = AddRandomWalks(**walks, seed=0)(Data(edge_index=torch.cat([ring, ring.flip(0)], 1), num_nodes=20))
+def test_walks_that_are_shorter_or_halt_are_said_once(mask, walks, message):
+    graph = AddRandomWalks(**walks, seed=0)(cycles(20))
     with pytest.warns(UserWarning, match=message) as caught:
         mask(mask(graph) and graph)
     assert len(caught) == 1
