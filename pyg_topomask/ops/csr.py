@@ -80,17 +80,23 @@ def edge_tensors(edge_index: Adj | CSR, edge_weight: Tensor | None = None) -> tu
 
 
 def relation_of(edge_type: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The numbers of the types of edges that form a relation; none for all edges. Raises TypeError."""
-    numbers = edge_type if isinstance(edge_type, Iterable) else () if edge_type is None else (edge_type,)
+    """The numbers of the types of edges that form a relation; none for all edges. Raises TypeError and ValueError."""
+    if edge_type is None:
+        return ()
+    numbers = tuple(edge_type) if isinstance(edge_type, Iterable) else (edge_type,)
+    if not numbers:
+        raise ValueError(f"'edge_type' must name a type of edges (got {edge_type}); None stands for all edges")
     return tuple(check_integer("edge_type", number, 0) for number in numbers)
 
 
 @once_per_batch
 def edges_of_relation(kinds: Tensor, relation: tuple[int, ...], num_edges: int) -> Tensor:
     """Positions of the edges of a relation, given the type of each edge, ``[E]``. Raises ValueError."""
-    if kinds.is_floating_point() or kinds.shape != (num_edges,):
-        raise ValueError(f"'edge_type' must hold an integer for each of {num_edges} edges (got {list(kinds.shape)})")
-    return torch.isin(kinds, kinds.new_tensor(relation)).nonzero().view(-1)
+    is_integer = kinds.dtype != torch.bool and not (kinds.is_floating_point() or kinds.is_complex())
+    if not is_integer or kinds.shape != (num_edges,):
+        given = f"{kinds.dtype}, {list(kinds.shape)}"
+        raise ValueError(f"'edge_type' must hold an integer for each of {num_edges} edges (got {given})")
+    return torch.isin(kinds, torch.tensor(relation, device=kinds.device)).nonzero().view(-1)
 
 
 def is_sparse(adj: Any) -> bool:

@@ -141,6 +141,7 @@ def read_normalized_edges(
         edge_index, weight = read_weighted_edges(mask, with_attributes(graph, **{EDGE_MASK: None}))
         weight = factor if weight is None else weight * factor
     if relation:
+        check_edges(edge_index, int(graph.num_nodes), weight)  # before a part of the weights fits by chance
         kept = edges_of_relation(graph["edge_type"], relation, edge_index.size(1))
         edge_index, weight = taken(edge_index, kept), None if weight is None else taken(weight, kept)
     return edge_index, _normalized(edge_index, weight, int(graph.num_nodes), dtype)

@@ -62,6 +62,17 @@ def test_batches_of_graphs_with_relations(kind, settings):
     torch.testing.assert_close(attn(x, graph=batch), single)
 
 
+def typed(dtype, num_weights=2):
+    edges, kinds = torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 1]).to(dtype)
+    return Data(edge_index=edges, edge_type=kinds, edge_weight=torch.ones(num_weights), num_nodes=2)
+
+
+def test_a_type_that_the_dtype_of_types_cannot_hold_has_no_edges():
+    graph = typed(torch.int8)
+    torch.testing.assert_close(PowerSeriesMask(edge_type=(256, 300))(graph).to_dense(), torch.eye(2))
+    assert AddRandomWalks(edge_type=256)(graph).walk_index.tolist() == [[0, 1], [0, 1]]
+
+
 UNTYPED = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
 TOO_FEW = Data(edge_index=torch.tensor([[0], [1]]), edge_type=torch.tensor([0, 1]), num_nodes=2)
 
@@ -75,10 +86,15 @@ TOO_FEW = Data(edge_index=torch.tensor([[0], [1]]), edge_type=torch.tensor([0, 1
         (lambda: AddRandomWalks(edge_type=0)(hetero()), TypeError, "homogeneous graph .got HeteroData"),
         (lambda: AddRandomWalks(edge_type=0)(UNTYPED.clone()), ValueError, "needs 'edge_index' and 'edge_type'"),
         (lambda: PowerSeriesMask(edge_type=0)(UNTYPED), ValueError, "needs 'edge_type' on the graph"),
-        (lambda: PowerSeriesMask(edge_type=0)(TOO_FEW), ValueError, "an integer for each of 1 edges .got .2"),
-        (lambda: AddRandomWalks(edge_type=1)(TOO_FEW.clone()), ValueError, "an integer for each of 1 edges .got .2"),
+        (lambda: PowerSeriesMask(edge_type=0)(TOO_FEW), ValueError, "an integer for each of 1 edges .got .*2"),
+        (lambda: AddRandomWalks(edge_type=1)(TOO_FEW.clone()), ValueError, "an integer for each of 1 edges .got .*2"),
         (lambda: PowerSeriesMask(edge_type="cites"), TypeError, "edge_type"),
         (lambda: AddRandomWalks(edge_type=-1), ValueError, "'edge_type' must be at least 0"),
+        (lambda: PowerSeriesMask(edge_type=()), ValueError, "'edge_type' must name a type of edges .got ..."),
+        (lambda: AddRandomWalks(edge_type=[]), ValueError, "'edge_type' must name a type of edges .got ..."),
+        (lambda: PowerSeriesMask(edge_type=1)(typed(torch.bool)), ValueError, r"an integer .*got torch.bool, \[2\]"),
+        (lambda: AddRandomWalks(edge_type=1)(typed(torch.float)), ValueError, r"an integer .*got torch.float32, \[2\]"),
+        (lambda: PowerSeriesMask(edge_type=0)(typed(torch.long, 1)), ValueError, r"'edge_weight' .*, \[2\] .got \[1\]"),
     ],
 )
 def test_refusals(call, error, message):
