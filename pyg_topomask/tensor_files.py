@@ -90,9 +90,8 @@ def only_data() -> Iterator[None]:
     def load_torch(file: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return load(file, *args, **kwargs | {"weights_only": True})
-        except (
-            pickle.UnpicklingError
-        ) as error:  # also for protocols above 2, as in ogb's splits of large link data sets
+        except pickle.UnpicklingError as error:
+            # Also for protocols above 2, as in ogb's splits of large link data sets.
             if hasattr(file, "seek"):
                 file.seek(0)
             try:

@@ -239,9 +239,8 @@ def _roles(read: Sequence[tuple[Data, list[str]]]) -> dict[str, str]:
         for data, value in zip(graphs, values):
             if isinstance(value, Tensor):
                 rows = value.size(0) if value.dim() > 0 else -1
-                possible &= {
-                    role for role, count in (("node", data.num_nodes), ("edge", data.num_edges)) if rows == count
-                }
+                sizes = {"node": data.num_nodes, "edge": data.num_edges}
+                possible &= {role for role, size in sizes.items() if size == rows}
         own = {"x": "node", "edge_attr": "edge"}.get(key)
         if own is not None and own not in possible:
             raise ValueError(f"{key!r} must have one row for each {own}")

@@ -138,9 +138,7 @@ class GPSModel(Explained, Resettable):
             graph = with_attributes(Data(), **graph)
         if graph is None and (self.transform is not None or not self.requires):
             graph = graph_of(edge_index, x.size(0), batch, self.transform, conv_kwargs)
-            taken = {
-                name: value for name, value in conv_kwargs.items() if name not in OF_EDGES or self.layers.takes(name)
-            }
+            taken = {key: value for key, value in conv_kwargs.items() if key not in OF_EDGES or self.layers.takes(key)}
             conv_kwargs = {"edge_weight": None} | taken  # that of the made graph may be of added edges
         edge_attr = self._encode_edges(edge_attr)
         if batch is None and graph is not None:

@@ -15,9 +15,7 @@ from pyg_topomask.nn.attention.pyg import DENSE, ConvAttention, DenseAttention
 from pyg_topomask.nn.conv import GatedGCN
 from pyg_topomask.nn.mask import MASK
 
-_CONVS = [
-    cls for cls in vars(torch_geometric.nn.conv).values() if isinstance(cls, type) and issubclass(cls, MessagePassing)
-]
+_CONVS = [x for x in vars(torch_geometric.nn.conv).values() if isinstance(x, type) and issubclass(x, MessagePassing)]
 
 
 def as_attention(

@@ -117,9 +117,8 @@ class DiagonalScaledOperator(WrappedOperator):
         if self.heads is not None and self.operator.heads is None:
             blocks = [block[:, None] for block in blocks]
         for diagonal, axis in ((self.left, -2), (self.right, -1)):  # blocks are transposed
-            if (
-                diagonal is not None and diagonal.size(0) > 0 and diagonal.stride(0) == 0
-            ):  # one number: shared blocks stay
+            if diagonal is not None and diagonal.size(0) > 0 and diagonal.stride(0) == 0:
+                # One number: shared blocks stay.
                 blocks = [block * diagonal[0].view(-1, 1, 1) for block in blocks]
             elif diagonal is not None:
                 by_head = self.heads is not None and diagonal.dim() == 1

@@ -93,9 +93,7 @@ def test_compiled_stack_with_checkpoints(batches):
     x, found = torch.randn(batches[0].num_nodes, 8), []
     for checkpoint in (False, True):
         torch.manual_seed(0)
-        model = GPSModel(
-            8, 8, 3, 2, conv=lambda _: GCNConv(8, 8), attn=lambda _: MaskedAttention(8, 2), checkpoint=checkpoint
-        )
+        model = GPSModel(8, 8, 3, 2, lambda _: GCNConv(8, 8), lambda _: MaskedAttention(8, 2), checkpoint=checkpoint)
         called = torch.compile(model, backend="aot_eager") if checkpoint else model
         out = called(x, batches[0].edge_index, batches[0].batch, graph=batches[0])
         grads = torch.autograd.grad(out.square().sum(), list(model.parameters()))

@@ -158,9 +158,8 @@ def test_what_is_refused():
         BorderedOperator(op, torch.zeros(4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"'num_graphs' must be at least 2, the graphs of 'batch' \(got 1\)"):
         BorderedOperator(op, torch.tensor([0, 0, 1]), 1)
-    bordered = BorderedOperator(
-        PowerSeriesOperator(torch.zeros(2, 0, dtype=torch.long), 3, SERIES), torch.zeros(3).long()
-    )
+    series = PowerSeriesOperator(torch.zeros(2, 0, dtype=torch.long), 3, SERIES)
+    bordered = BorderedOperator(series, torch.zeros(3).long())
     with pytest.raises(ValueError, match="not those of the mask with one more node each"):
         bordered.dense_blocks.make(block_layout(torch.tensor([0, 0, 1, 1])))
 

@@ -20,9 +20,8 @@ def assert_bits(found, wanted, name=""):
 def assert_is_the_reference(fast, slow, inputs):
     """In values and gradients in float64, and in values in float32; both are functions of the inputs."""
     wanted = slow(*inputs)
-    torch.testing.assert_close(
-        with_gradients(fast(*inputs), inputs), with_gradients(wanted, inputs), rtol=1e-9, atol=1e-11
-    )
+    both = (with_gradients(out, inputs) for out in (fast(*inputs), wanted))
+    torch.testing.assert_close(*both, rtol=1e-9, atol=1e-11)
     size = max(1.0, float(wanted.detach().abs().max())) if wanted.numel() else 1.0
     torch.testing.assert_close(fast(*(x.float() for x in inputs)), wanted.float(), rtol=1e-5, atol=1e-6 * size)
 

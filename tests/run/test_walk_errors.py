@@ -62,9 +62,8 @@ def test_rows_are_those_of_dense_matrices(name, settings, walk, functions, bound
         assert row["nonzeros"] <= data.num_nodes
         assert (row["bound"] is None) == (row["needed"] is None) == (not bounded)
         if bounded:
-            assert row["bound"] == pytest.approx(
-                error_bound(row["walks"], RISK, (scales[0] * scales[1]) ** 0.5), rel=1e-4
-            )
+            wanted = error_bound(row["walks"], RISK, (scales[0] * scales[1]) ** 0.5)
+            assert row["bound"] == pytest.approx(wanted, rel=1e-4)
             assert row["bound"] > row["quantile"]
         assert (row["most"] is not None) == (bounded and "lengths" not in walk)
     by_number = {row["walks"]: row["error"] for row in rows}

@@ -19,9 +19,7 @@ from pyg_topomask.transforms import AddHops, AddRandomWalks, AddTreeOrder, that_
 from pyg_topomask.transforms.base import GraphTransform
 from tests.transforms.encoding_cases import CASES, added, assert_same, path, random_graph
 
-CLASSES = {
-    name: cls for name, cls in vars(transforms).items() if inspect.isclass(cls) and issubclass(cls, GraphTransform)
-}
+CLASSES = {name: x for name, x in vars(transforms).items() if inspect.isclass(x) and issubclass(x, GraphTransform)}
 SETTINGS = {"steps": [1, 2, 5], "times": [0.5, 7.0], "seed": 0}
 each_transform = pytest.mark.parametrize("name", CLASSES)
 

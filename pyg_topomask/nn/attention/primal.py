@@ -88,9 +88,8 @@ class PrimalAttention(PrimalBase):
         with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
             # Linear attention: e_i = sum_j (φ_q(x_i) · x_j) w_j, where w_j sums the rows of W_e whose sample is node j.
             key, weight = at_least_float32(x, torch.cat([self.weight_e, self.weight_r]).transpose(0, 1))
-            node = self._sampled([0, x.size(0)] if batch is None else segments(batch).ptr).to(
-                x.device, non_blocking=True
-            )
+            ptr = [0, x.size(0)] if batch is None else segments(batch).ptr
+            node = self._sampled(ptr).to(x.device, non_blocking=True)
             value = weight.new_zeros(x.size(0), *weight.shape[1:])  # [N, 2 H, s]
             value = value.index_add(0, node, weight.repeat(node.numel() // self.num_samples, 1, 1))
             key = key.unflatten(1, (self.heads, -1)).repeat(1, 2, 1)

@@ -173,9 +173,8 @@ def _difference(run: FinishedRun, baseline: FinishedRun, key: str) -> Row:
             differences = left - right
         found["difference"] = float(differences.mean())
         if math.isfinite(found["difference"]) and len(shared) >= _MIN_SHARED and np.ptp(differences) > 0:
-            found["low"], found["high"] = map(
-                float, stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
-            )
+            interval = stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
+            found["low"], found["high"] = map(float, interval)
     return found
 
 

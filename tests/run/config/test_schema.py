@@ -115,9 +115,7 @@ def test_every_section_and_key_is_described():
     assert len(all_keys()) > 150
     assert [key.name for key in keys() if not key.field.description] == []
     assert all(section_of(key.name.split(".")[:-1]).__doc__ for key in keys())
-    assert all(
-        field.description for field in Config.model_fields.values() if issubclass(type(field.annotation), BaseModel)
-    )
+    assert all(x.description for x in Config.model_fields.values() if issubclass(type(x.annotation), BaseModel))
 
 
 def test_the_lists_of_keys(capsys):

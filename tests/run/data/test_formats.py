@@ -374,9 +374,8 @@ def test_nodes_of_ogb_through_its_own_class(tmp_path, name, kind):
     labels = draw.integers(2, size=(9, 112 if name == "proteins" else 1))
     features = {"edge-feat": np.eye(6, 8)} if name == "proteins" else {"node-feat": draw.random((9, 3))}
     tables = {"num-node-list": [[9]], "num-edge-list": [[6]], "edge": [[i, i + 1] for i in range(6)]} | features
-    write_tables(
-        folder / "raw", tables | {"node-label": labels} | dict.fromkeys(["node_year", "node_species"], [[1]] * 9)
-    )
+    tables |= {"node-label": labels} | dict.fromkeys(["node_year", "node_species"], [[1]] * 9)
+    write_tables(folder / "raw", tables)
     write_tables(folder / "split" / kind, {"train": range(5), "valid": [5, 6], "test": [7, 8]})
     (folder / "RELEASE_v1.txt").write_text("")
     dataset = load_dataset(DatasetConfig(format="OGB", name=f"ogbn-{name}", dir=str(tmp_path / "data"), task="node"))

@@ -61,9 +61,8 @@ def seen(monkeypatch):
 
     def step(self, data, part):
         numbers, walks = data.x.view(-1).long(), data.walk_index.tolist()
-        assert (
-            {*walks[0]} == {*range(int(torch.as_tensor(data.walk_size).sum()))} == {*range(data.num_nodes)}
-        )  # each node has walks
+        # Each node has walks.
+        assert {*walks[0]} == {*range(int(torch.as_tensor(data.walk_size).sum()))} == {*range(data.num_nodes)}
         first = data.walk_index[:, data.walk_length == 1]
         assert {*map(tuple, first.T.tolist())} <= {*map(tuple, data.edge_index.T.tolist())}  # along edges of the part
         steps.append((part, self.current_epoch, numbers[data.counted].tolist(), numbers.tolist(), walks))

@@ -50,9 +50,8 @@ def attend(problem: Problem) -> Tensor:
         PerformanceWarning,
         stacklevel=4,
     )
-    attend_part = next(
-        engine for engine in _ENGINES if engine.refuses(replace(problem, rows=(0, sizes[0]))) is None
-    ).attend
+    first = replace(problem, rows=(0, sizes[0]))
+    attend_part = next(engine.attend for engine in _ENGINES if engine.refuses(first) is None)
     parts, start = [], 0
     for size, q in zip(sizes, problem.q.split(sizes)):
         rows = start, start + size
