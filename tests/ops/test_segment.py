@@ -26,10 +26,7 @@ def by_definition(q, k, v, batch):
 
 
 @pytest.mark.parametrize("widths", [(3, 5), (70, 60)])  # wide heads are multiplied graph by graph
-@pytest.mark.parametrize(
-    "sizes",
-    [[1], [32], [33], [1, 31, 32, 33, 64, 100], [5, 0, 0, 3], [0, 4], [3, 2, 3, 2, 0, 2]],
-)
+@pytest.mark.parametrize("sizes", [[1], [32], [33], [1, 31, 32, 33, 64, 100], [5, 0, 0, 3], [0, 4], [3, 2, 3, 2, 0, 2]])
 def test_sums_of_ragged_graphs(sizes, widths):
     batch, n = batch_of(sizes), sum(sizes)
     q, k, v = (torch.randn(n, 2, c, dtype=torch.float64, requires_grad=True) for c in (widths[0], *widths))
