@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import torch
 from torch import Tensor
 
 from pyg_topomask.checks import check_grid_shape
 from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
+from pyg_topomask.ops.numerics import product_eps
 from pyg_topomask.ops.products.kronecker import grid_heat, grid_kernel, grid_multiply_adds
 
 # Rounding error of an entry in machine epsilons; no entry exceeds 1.
@@ -46,7 +46,7 @@ class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperat
 
     @property
     def error(self) -> float:
-        return _ROUNDING * torch.finfo(self.dtype).eps
+        return _ROUNDING * product_eps(self.dtype)
 
     def _kernel(self) -> Tensor:
         return grid_kernel(self.time, self.grid_shape).to(self.dtype)

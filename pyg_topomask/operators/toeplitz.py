@@ -10,6 +10,7 @@ from torch import Tensor
 from pyg_topomask.checks import check_floating, check_grid_shape
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.ops.memo import is_learned
+from pyg_topomask.ops.numerics import at_least_float32, product_eps
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_multiply_adds, toeplitz_product
 
 # The matrix is formed if its multiply-adds are at most this many times those of the transforms. Measured on CPU: it
@@ -73,8 +74,8 @@ class ToeplitzOperator(EqualGraphsOperator):
     def error(self) -> float | Tensor:
         if self._is_small:
             return 0.0
-        weight = self.weight.detach().flatten(0 if self.heads is None else 1)
-        return (_ROUNDING * self.eps * weight.norm(dim=-1)).expand(self.num_nodes, *weight.shape[:-1])
+        (weight,) = at_least_float32(self.weight.detach().flatten(0 if self.heads is None else 1))
+        return (_ROUNDING * product_eps(self.dtype) * weight.norm(dim=-1)).expand(self.num_nodes, *weight.shape[:-1])
 
     def _weight(self) -> Tensor:
         return self.weight if self.heads is not None else self.weight[None]

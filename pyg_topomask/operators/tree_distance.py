@@ -14,6 +14,7 @@ from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.numerics import at_least_float32, product_eps
 from pyg_topomask.ops.products.centroid import centroid_plan, distance_product
 from pyg_topomask.ops.products.paths import hop_attention, hop_product
 from pyg_topomask.ops.products.trees import diameter
@@ -65,8 +66,9 @@ class TreeDistanceOperator(SymmetricOperator):
     def error(self) -> float | Tensor:
         if self.method == "histogram":
             return 0.0
-        norm = self.values.detach().norm(dim=-1)
-        return (_ROUNDING * self.eps * norm).expand(self.num_nodes, *norm.shape)
+        (values,) = at_least_float32(self.values.detach())
+        norm = values.norm(dim=-1)
+        return (_ROUNDING * product_eps(self.dtype) * norm).expand(self.num_nodes, *norm.shape)
 
     @cached_property
     def num_multiply_adds(self) -> int:

@@ -40,6 +40,11 @@ def coarsest_eps(*tensors: Tensor) -> float:
     return max(torch.finfo(x.dtype).eps for x in tensors)
 
 
+def product_eps(dtype: torch.dtype) -> float:
+    """Machine epsilon of products with a mask of this dtype, for which half precision is widened."""
+    return torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+
+
 def non_negative(x: Tensor) -> bool:
     """Whether no number is negative. Always false on CUDA, where the check would wait for the device."""
     return not x.is_cuda and (x.numel() == 0 or bool(x.detach().min() >= 0))

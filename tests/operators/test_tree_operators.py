@@ -5,7 +5,8 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.limits import limits
-from pyg_topomask.operators import ForestExpOperator, TreeDistanceOperator
+from pyg_topomask.operators import ForestExpOperator, GridHeatOperator, ToeplitzOperator, TreeDistanceOperator
+from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.testing import OperatorCase
 from tests.distances import forest_distances
 
@@ -118,3 +119,14 @@ def test_error_holds_for_centroids():
     op = TreeDistanceOperator(parent, values, "centroid")
     exact = TreeDistanceOperator(parent, values.double(), "centroid") @ x.double()
     assert (((op @ x).double() - exact).abs() <= op.error[:, None] * x.abs().sum(0)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_has_the_error_of_the_products_that_widen_it(dtype):
+    """Otherwise rows with small entries vanish in attention."""
+    values = torch.tensor([0.01, 0, 0, 0, 0, 0, 1], dtype=dtype)
+    q, v = torch.ones(8, 1, 1), torch.arange(8.0)[:, None, None]
+    masks = [TreeDistanceOperator(torch.arange(-1, 7), values, method) for method in ("centroid", "histogram")]
+    torch.testing.assert_close(*(masked_linear_attention(q, q, v, mask) for mask in masks), rtol=1e-3, atol=1e-3)
+    assert GridHeatOperator((8,), torch.tensor(1.0, dtype=dtype)).error < 1e-5
+    assert ToeplitzOperator(torch.ones(1999, dtype=dtype), (1000,)).error.max() < 1e-4
