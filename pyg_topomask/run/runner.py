@@ -82,8 +82,8 @@ def run_config(
     Raises:
         RunError: If the config cannot be run; the message says what to change.
     """
-    if repeat < 1:
-        raise RunError(f"--repeat: at least one run is needed (got {repeat})")
+    if not 1 <= repeat <= 10_000:
+        raise RunError(f"--repeat: from 1 to 10,000 runs are possible (got {repeat})")
     parsed, unused = check_config(source, overrides, name)
     parsed.refuse(device_problems(parsed.config))
     config = parsed.config

@@ -139,10 +139,11 @@ def parse_times(text: str) -> list[int] | list[float]:
     try:
         found = ast.literal_eval(bounds)
         numbers = range(*(found if isinstance(found, tuple) else (found,))) if is_range else [*found]
-    except (ValueError, TypeError, SyntaxError):
-        numbers = [None]
-    if len(numbers) > MAX_STEPS:
-        raise ValueError(f"has {len(numbers)} numbers; at most {MAX_STEPS} are allowed")
-    if not all(type(number) in (int, float) for number in numbers):
+        count = len(numbers)
+    except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError):
+        numbers, count = [None], 1
+    if count > MAX_STEPS:
+        raise ValueError(f"has {count} numbers; at most {MAX_STEPS} are allowed")
+    if not all(type(number) in (int, float) and abs(number) < 2**63 for number in numbers):
         raise ValueError("must be a range such as range(1,17) or a list of numbers; it is never executed")
     return list(numbers)

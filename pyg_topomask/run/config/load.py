@@ -19,6 +19,9 @@ from pyg_topomask.run.config.model import REPLACED
 from pyg_topomask.run.config.schema import Config, add_mask_sections, all_keys, contradictions, keys, section_of
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
 
+MAX_SIZE, MAX_DIGITS, MAX_PROBLEMS = 1_000_000, 400, 20
+"""Largest number of characters of a file and of a number, and the number of problems that are named."""
+
 
 @dataclass
 class ParsedConfig:
@@ -83,7 +86,9 @@ def load(
         config = Config.model_validate(values)
     except ValidationError as error:
         draft = ParsedConfig(Config.model_construct(), name, file, lines, overridden)
-        draft.refuse(_explain(item) for item in error.errors())
+        errors = error.errors()
+        rest = [("config", f"has {len(errors) - MAX_PROBLEMS} more problems")] if len(errors) > MAX_PROBLEMS else []
+        draft.refuse([*map(_explain, errors[:MAX_PROBLEMS]), *rest])
         raise
     name += f"-{config.name_tag}" if config.name_tag else ""
     parsed = ParsedConfig(config, name, file, lines, overridden)
@@ -147,7 +152,7 @@ def _explain(error: Any) -> tuple[str, str]:
         if not choices:
             return key, f"must be {error['ctx']['expected'].lower()} (got {_shown(given)})"
         hint = did_you_mean(given, choices) if isinstance(given, str) else ""
-        hint = f" Instead, {REPLACED[given]}" if hint == "" and given in REPLACED else hint
+        hint = f" Instead, {REPLACED[given]}" if hint == "" and isinstance(given, str) and given in REPLACED else hint
         return key, f"must be one of {', '.join(choices)} (got {_shown(given)}).{hint}"
     message = error["msg"].removeprefix("Value error, ")
     first = message[0] if message[1:2].isupper() else message[0].lower()  # an acronym such as GCN keeps its capital
@@ -190,6 +195,9 @@ class _Loader(yaml.SafeLoader):
         if re.match(r"[-+]?(0\d|.*:)", node.value):
             problem = f"{node.value} is 60-based or octal in YAML 1.1; write a plain number, or put a text in quotes"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        if len(node.value) > MAX_DIGITS:
+            problem = f"a number has {len(node.value)} characters; at most {MAX_DIGITS} are allowed"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         whole = node.tag.endswith(":int")
         return self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
 
@@ -220,7 +228,10 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         ConfigError: If the file cannot be read, or does not contain a mapping.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as opened:
+            text = opened.read(MAX_SIZE + 1)
+        if len(text) > MAX_SIZE:
+            raise ValueError(f"a config has at most {MAX_SIZE:,} characters, and this file has more")
     except (OSError, ValueError) as error:  # a null byte in the name, or no text in UTF-8
         raise ConfigError(f"{str(path)!r}: cannot be read: {getattr(error, 'strerror', error)}") from None
     try:

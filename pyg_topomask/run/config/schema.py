@@ -77,7 +77,7 @@ class Config(Section):
     """Whether the largest or the smallest value is best; none: decided by the metric."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of the first run; later runs count up from it."""
-    run_multiple_splits: list[Count] = Field(default=[])
+    run_multiple_splits: list[Count] = Field(default=[], max_length=1000)
     """Values of `dataset.split_index` to run one after the other, with the same seed."""
     num_workers: int = Field(default=0, ge=0, le=1024)
     """Number of processes that load data; it does not change the results."""

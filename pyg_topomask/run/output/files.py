@@ -65,5 +65,6 @@ def make_folder(path: Path, purpose: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             return
-    except OSError as error:
-        raise RunError(f"{purpose} {path} cannot be written to: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte, or half a character, in the name
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{purpose} {path} cannot be written to: {reason}") from None

@@ -82,6 +82,10 @@ def test_suggestions(tiny, key, suggestion):
         (f"a: {DEEP}", "nested too deeply"),
         ("seed: !!python/object/apply:os.system [exit]", "could not determine a constructor"),
         (f"{DATA}x: &x {{y: *x}}", "line 2: x: unknown key"),
+        (f"{DATA}seed: 0x{'f' * 9000}", r"line 2, column 7: .*a number has 9002 characters; at most 400 are allowed"),
+        (f"{DATA}topomask: {{lengths: [.5, x]}}", r"line 2: topomask\.lengths: .*\(got 'x'\)"),
+        (DATA.replace("}", f", split_mode: cv-kfold-{'9' * 5000}}}"), r"dataset\.split_mode: .* pattern"),
+        (DATA + "".join(f"x{i}: 1\n" for i in range(50)), r"line 21: x19: unknown key\.\n.* has 30 more problems$"),
         # Each line expands to twice as many entries as the line before, a billion in all.
         (DATA + "seed: &a0 [1]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(30)), "unknown key"),
     ],
@@ -94,7 +98,12 @@ def test_wrong_files(file, text, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
-    messages = {"none": "cannot be read: No such file", "bytes": "cannot be read: 'utf-8' codec can't decode"}
+    (tmp_path / "large.yaml").write_text(DATA + "#" * 1_000_000)
+    messages = {
+        "none": "cannot be read: No such file",
+        "bytes": "cannot be read: 'utf-8' codec can't decode",
+        "large": "cannot be read: a config has at most 1,000,000 characters",
+    }
     for name, message in messages.items():
         with pytest.raises(ConfigError, match=message):
             load(str(tmp_path / f"{name}.yaml"))
