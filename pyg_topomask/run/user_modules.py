@@ -21,6 +21,6 @@ def import_modules(names: Sequence[str]) -> None:
     for name in names:
         try:
             import_module(name)
-        except Exception as error:  # a user's module may raise anything
+        except (Exception, SystemExit) as error:  # a user's module may raise anything, and end the program
             reason = "".join(traceback.format_exception(error)).rstrip()
             raise RunError(f"--import must name a module that can be imported (got {name!r}):\n{reason}") from error

@@ -145,6 +145,7 @@ MASKS = [
     (lambda: PowerSeriesMask(coeffs=[-1.0]), ValueError, "first coefficient must be positive"),
     (lambda: LowRankMask(encoding="learned"), ValueError, "one of sinusoidal, stochastic, convolutional"),
     (lambda: LowRankMask(1, "convolutional")(positioned(0, 0.5, 1, 2)), ValueError, "'position' must hold integers"),
+    (lambda: LowRankMask(max_period=-1.0), ValueError, r"'max_period' must be positive and finite \(got -1.0\)"),
     (lambda: LowRankMask(num_features=0), ValueError, "'num_features' must be at least 1"),
     (lambda: LowRankMask()(positioned(1.0, 1, 1)), ValueError, r"one position per node, \[4\] \(got \[3\]\)"),
     (lambda: LowRankMask()(positioned(0, 1, torch.nan, 3)), ValueError, "'position' holds NaN or infinity"),

@@ -83,10 +83,12 @@ def test_a_trained_model_is_not_built_without_its_module(folder, registries, cap
 def test_modules_that_cannot_be_imported(folder, capsys):
     (folder / "broken.py").write_text("from pyg_topomask.nn import Nothing\n")
     (folder / "hostile.py").write_text("x = 1\ny = x / 0\n")
+    (folder / "ends.py").write_text("raise SystemExit\n")
     for name, *reasons in (
         ("yours", "error: --import must name a module that can be imported (got 'yours'):", "No module named 'yours'"),
         ("broken", "ImportError: cannot import name 'Nothing' from 'pyg_topomask.nn'"),
         ("hostile", 'hostile.py", line 2', "ZeroDivisionError: division by zero\n"),
+        ("ends", 'ends.py", line 1', "SystemExit"),
     ):
         assert main(["--import", name, "list"]) == 1
         error = capsys.readouterr().err

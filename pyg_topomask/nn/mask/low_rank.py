@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from math import pi
+from math import inf, pi
 
 import torch
 from torch import Tensor
@@ -90,6 +90,8 @@ class LowRankMask(Mask):
         super().__init__(heads)
         check_choice("encoding", encoding, ENCODINGS)
         self.num_waves = check_integer("num_waves", num_waves, 1)
+        if not 0 < max_period < inf:
+            raise ValueError(f"'max_period' must be positive and finite (got {max_period})")
         self.encoding = encoding
         self.width = self.num_waves if encoding == "stochastic" else 2 * self.num_waves
         self.seed = check_integer("seed", seed)

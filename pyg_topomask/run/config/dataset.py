@@ -65,7 +65,8 @@ class DatasetConfig(Section):
     ] = "classification"
     """Kind of target."""
     split_mode: (
-        Literal["standard", "random", "fixed", "errica"] | Annotated[str, Field(pattern=r"^cv-(stratified)?kfold-\d{1,9}$")]
+        Literal["standard", "random", "fixed", "errica"]
+        | Annotated[str, Field(pattern=r"^cv-(stratified)?kfold-\d{1,9}$")]
     ) = "standard"
     """standard: the data set's own split (a data set without one defaults to random); random: shares by `split`; fixed:
     as random, but in the order of the data set; cv-[stratified]kfold-K: folds; errica: the published folds of TU data

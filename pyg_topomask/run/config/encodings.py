@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from pyg_topomask.run.config.base import MAX_DEPTH, ReadIf, Section, Width, parse_times
+from pyg_topomask.run.config.base import MAX_DEPTH, MAX_STEPS, ReadIf, Section, Width, parse_times
 
 
 class EigenConfig(Section):
@@ -185,8 +185,8 @@ def contradictions(config: Any) -> Iterator[tuple[str, str]]:
         steps, least = getattr(getattr(section, "kernel", None), "numbers", [1]), {"RWSE": 1, "RRWP": 0}.get(name)
         if not steps:
             yield f"posenc_{name}.kernel", "needs times, or times_func such as range(1,17)"
-        if least is not None and any(step != int(step) or step < least for step in steps):
-            yield f"posenc_{name}.kernel", f"the steps of a walk must be whole numbers from {least}"
+        if least is not None and any(step != int(step) or not least <= step <= MAX_STEPS for step in steps):
+            yield f"posenc_{name}.kernel", f"the steps of a walk must be whole numbers from {least} to {MAX_STEPS}"
     width = sum(getattr(section, "dim_pe", 0) for section in used.values())
     if width >= gt.dim_hidden and len(used) < len(parts):
         message = f"encodings of width {width} leave no column of gt.dim_hidden {gt.dim_hidden} to node features"

@@ -247,6 +247,7 @@ REFUSED = [
     ("posenc_LapPE.dim_pe=48", "encodings of width 64 leave no column of gt.dim_hidden 64"),
     ("posenc_RWSE.kernel.times_func=''", "needs times, or times_func"),
     ("posenc_RWSE.kernel.times_func=range(3)", "whole numbers from 1"),
+    ("posenc_RWSE.kernel.times_func='[1,10001]'", "whole numbers from 1 to 10000"),
     (f"dataset.node_encoder_name=TypeDictNode+RRWP {RRWP}range(4)", "excludes GraphormerBias"),
     (f"gt.layer_type=GINE+BiasedTransformer {RRWP}'[0.5]' dataset.node_encoder_name=RRWP", "whole numbers from 0"),
     (f"{BIAS} posenc_GraphormerBias.num_in_degrees=null", "num_in_degrees, num_out_degrees are needed"),
