@@ -96,10 +96,20 @@ def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
         yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
 
 
+_KINDS = {"regression": "regression", "classification_multilabel": "multilabel", "subtoken_prediction": "subtoken"}
+"""Kinds of targets by ``dataset.task_type``; all others are classes."""
+
+
 def notes_of(parsed: ParsedConfig) -> list[str]:
     """What a user should know of a valid config: keys without effect, and settings that are odd and can be run."""
     notes = [f"no effect: {', '.join(keys)} ({why})" for why, keys in keys_without_effect(parsed).items()]
-    task, loss = possible_tasks(parsed.config.dataset)[0], parsed.config.model.loss_fun
+    data, loss = parsed.config.dataset, parsed.config.model.loss_fun
+    tasks = possible_tasks(data)
+    task, kind = tasks[0], _KINDS.get(data.task_type, "multiclass")
+    if data.task != "graph" and data.task.replace("link_pred", "edge") != task.level:  # GraphGPS writes graph for all
+        notes.append(f"no effect: dataset.task {data.task} ({data.name} has targets of {task.level}s)")
+    if kind not in {"multiclass" if it.kind == "binary" else it.kind for it in tasks}:
+        notes.append(f"no effect: dataset.task_type {data.task_type} ({data.name} has {task.kind} targets)")
     if task.level == "edge" and is_distance(loss):
         notes.append(f"model.loss_fun: {loss} of raw scores and the targets 0 and 1; cross_entropy is usual for edges")
     return notes

@@ -193,6 +193,15 @@ def test_distances_of_scores_of_edges_are_noted(molecules):
     assert "model.loss_fun: l1 of raw scores" in notes_of(parsed)[-1]
 
 
+def test_another_task_than_that_of_the_data_is_noted(tiny):
+    given = ["dataset.task=node", "dataset.task_type=classification_multilabel"]
+    assert notes_of(check_config(tiny, [*given, "metric_best=accuracy"])[0]) == [
+        "no effect: dataset.task node (circle has targets of graphs)",
+        "no effect: dataset.task_type classification_multilabel (circle has binary targets)",
+    ]
+    assert notes_of(check_config(tiny)[0]) == []
+
+
 REFUSED = [
     ("gt.layers=true", r"gt\.layers: must not be true or false \(got True\)"),
     ("dataset.split=[true,0.1,0.1]", r"dataset\.split: must not be true or false"),
