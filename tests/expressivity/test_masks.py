@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from pyg_topomask.expressivity import distinguishes, pairs
+from pyg_topomask.expressivity.mask_rows import entries_of
 from pyg_topomask.nn import GRFMask, GridHeatMask, HeatMask, LowRankMask, PowerSeriesMask, RWGNKMask, TreeMask
 from pyg_topomask.operators import DenseOperator
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.testing import dense_adjacency
+from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 from tests.expressivity.graphs import cycles, graph, random_graph, relabelled
 
@@ -73,6 +74,25 @@ def test_attention_does_what_the_verdicts_say():
     assert gap(gkat) > 1e-4
     assert gap(series) < 1e-12
     assert gap(lambda data: gkat(data, 0.0)) < 1e-12
+
+
+def of_series(matrix, coeffs):
+    return sum(c * torch.linalg.matrix_power(matrix, k) for k, c in enumerate(coeffs))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_mask_of_walks_has_the_entries_of_infinitely_many(name):
+    """Loads are powers of the normalised weights; walkers step uniformly, and go on with probability 0.6."""
+    data, f, steps = GRAPHS[name], [1.0, -0.5, 0.3, 0.2], [AddRandomWalks(halt_prob=0.4)]
+    adj = dense_adjacency(data)
+    root, there = torch.where(adj.sum(1) > 0, adj.sum(1), 1).sqrt(), (adj != 0).double()
+    features = of_series(adj / root[:, None] / root, f)
+    visits = of_series(0.6 * there / there.sum(1, keepdim=True).clamp(min=1), [1, 0.5, 0.25, 0.125])
+    visits = visits / visits.norm(dim=1, keepdim=True).sqrt()
+    masks = (GRFMask(max_length=3, initial=f), features), (RWGNKMask(decay=0.5, alpha=0.5, max_length=3), visits)
+    for mask, wanted in masks:
+        found = torch.from_numpy(entries_of(mask.double(), data, steps)[0])
+        torch.testing.assert_close(found, wanted @ wanted.t(), rtol=1e-6, atol=1e-6)
 
 
 def test_sampled_walks_are_refused_since_they_differ_from_call_to_call():

@@ -111,8 +111,20 @@ def test_small_grids_are_multiplied_as_matrices_and_large_ones_are_transformed()
     small, large = (ToeplitzOperator(torch.ones(2 * n - 1, 2 * n - 1), (n, n), 3) for n in (8, 64))
     assert small.num_multiply_adds == 3 * 64**2
     assert large.num_multiply_adds < 3 * 64**4 / 20
+    assert GridHeatOperator((4, 5), 1.0, 3).num_multiply_adds == 3 * 20**2
+    assert GridHeatOperator((1024, 1024), 1.0).num_multiply_adds < 1024**2 * 256
+    assert HypercubeHeatOperator(12, 1.0).num_multiply_adds == 2**12 * (32 + 32 + 4)
     assert small.error == 0.0
     assert large.error.shape == (3 * 64**2,)
+
+
+@pytest.mark.parametrize("time", [1e-9, 0.7, 20.0])
+def test_hypercubes_have_the_closed_form_of_the_paper(time):
+    """Section 4.1 of arXiv:2107.07999, in all digits also after short times."""
+    time, place = torch.tensor(time, dtype=torch.float64), places((2,) * 4)
+    distance = (place[:, None] - place).abs().sum(-1)
+    wanted = ((1 + torch.exp(-2 * time)) / 2) ** 4 * torch.tanh(time) ** distance
+    torch.testing.assert_close(HypercubeHeatOperator(4, time).to_dense(), wanted, rtol=1e-12, atol=0)
 
 
 def test_error_holds_for_the_transform():

@@ -32,8 +32,13 @@ def test_memory_is_returned_at_twice_the_usual_or_when_little_is_left(monkeypatc
 
 @pytest.mark.slow
 def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tiny, tmp_path):
-    """The second seed would have the peak of the first one, whose training takes 400 MiB for a moment."""
-    fit, taken = seed_run.SeedRun._train, []
+    """The second seed would have the peak of the first one, whose training takes 400 MiB for a moment. A run also
+    watches the memory of its process.
+    """
+    fit, taken, returned = seed_run.SeedRun._train, [], []
+    monkeypatch.setattr(callbacks, "STEPS", 1)
+    monkeypatch.setattr(callbacks, "MOST_GROWTH", 0.0)
+    monkeypatch.setattr(callbacks, "return_freed_memory", lambda: returned.append(1))
 
     def train(self, *inputs):
         if not taken:
@@ -42,6 +47,7 @@ def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tiny, tmp_path):
 
     monkeypatch.setattr(seed_run.SeedRun, "_train", train)
     run_config(tiny, tmp_path, 2)
+    assert returned
     paths = sorted(tmp_path.glob("*/*/result.json"))
     first, second = (json.loads(path.read_text())["peak_memory_mib"] for path in paths)
     if not reset_peak():

@@ -26,6 +26,13 @@ def test_encoded_edge_features_get_gradients(build):
     assert torch.equal(narrow(x, None, data), wanted)
 
 
+def test_vectors_of_edges_start_at_one(build):
+    """So that scores start as dot products of queries and keys."""
+    vectors = [p for name, p in build().named_parameters() if name in ("edge_type", "edge_vector", "absent_vector")]
+    assert vectors
+    assert all((vector == 1).all() for vector in vectors)
+
+
 def test_bad_graphs_are_refused(build):
     attn, data, x = build(), GRAPHS["star"].clone(), torch.randn(5, 8)
     with pytest.raises(ValueError, match="Attention needs the graph: give it a Data or Batch"):
