@@ -128,8 +128,8 @@ class GPSModel(Explained, Resettable):
                 too. With a graph token, they must be of edges, or ``pe``.
 
         Raises:
-            TypeError: If ``edge_index`` is no tensor in a model with a graph token, or no convolution accepts an
-                argument.
+            TypeError: If ``batch`` is no tensor, ``edge_index`` is none in a model with a graph token, or no
+                convolution accepts an argument.
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
             RuntimeError: If ``torch.export`` meets a graph token.
         """

@@ -20,8 +20,8 @@ from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import GPSLayer, Part, check_conv_kwargs
 from pyg_topomask.nn.graph_attributes import graph_of, requirements_of
 from pyg_topomask.nn.mask.heat import times_read_together
+from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
-from pyg_topomask.ops.segment import segments
 from pyg_topomask.typing import Adj
 
 
@@ -131,7 +131,7 @@ class GPSStack(Explained, Resettable, ModuleList):
         # Without edge_weight, layers read that of the graph.
         given = {name: value for name, value in conv_kwargs.items() if value is not None or name == "edge_weight"}
         if num_graphs is None:
-            num_graphs = 1 if batch is None else segments(batch).num_graphs
+            num_graphs = count_graphs(None, batch)
         carries: dict[Any, Any] = {}
         with times_read_together(self) if x.is_cuda and not torch.compiler.is_compiling() else nullcontext():
             for layer in self:

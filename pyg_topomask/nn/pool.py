@@ -13,7 +13,15 @@ POOLS = {"mean": global_mean_pool, "add": global_add_pool, "max": global_max_poo
 
 
 def count_graphs(graph: Data | None, batch: Tensor | None) -> int:
-    """Number of graphs in a batch; ``graph`` also counts empty graphs at the end, which ``batch`` cannot show."""
+    """Number of graphs in a batch; ``graph`` also counts empty graphs at the end, which ``batch`` cannot show.
+
+    Raises:
+        TypeError: If ``batch`` is no tensor, such as the graph in its place.
+    """
+    if batch is not None and not isinstance(batch, Tensor):
+        raise TypeError(
+            f"'batch' must be the graph of each node, [N] (got {type(batch).__name__}): give a graph by its name, graph="
+        )
     ptr = None if graph is None else graph.get("ptr")
     if batch is not None and ptr is not None:
         return ptr.numel() - 1

@@ -154,6 +154,8 @@ MASKS = [
     (lambda: MaskedAttention(8, mask=HopMask(), mask_heads=[2]), ValueError, "divides heads among a list of masks"),
     (lambda: MaskedAttention(8, 2, mask=[None, HopMask()], mask_heads=[1, 2]), ValueError, r"2 heads \(got \[1, 2\]\)"),
     (lambda: MaskedAttention(8, 2, mask=[None, HopMask()], mask_heads=[2]), ValueError, "the 2 masks needs its number"),
+    (lambda: MaskedAttention(8, 4, mask=[None, HopMask(2)]), ValueError, "HopMask has 2 heads, but serves 4 .*heads=4"),
+    (lambda: MaskedAttention(8, 4, mask=[None, HopMask(4)], mask_heads=[2, 2]), ValueError, "4 heads, but serves 2"),
     (lambda: MaskedAttention(8, mask=[]), ValueError, "at least one part"),
     (lambda: MaskedAttention(8, mask=["hop"]), TypeError, r"a module such as HopMask, or None \(got str\)"),
 ]
@@ -175,6 +177,8 @@ LAYERS = [
     (lambda: GPSStack(8, 1, attn=MaskedAttention), TypeError, "'attn' must be a name or a function of the layer's"),
     (lambda: GPSStack(8, 1), ValueError, "both are None"),
     (lambda: GPSStack(8, 0, lambda _: Conv()), ValueError, r"'num_layers' must be at least 1 \(got 0\)"),
+    (lambda: GPSStack(8, 1, "gcn")(X, PATH.edge_index, PATH), TypeError, r"\(got Data\): give .* by its name, graph="),
+    (lambda: GPSModel(8, 8, 2, 1, "gcn")(X, PATH.edge_index, PATH), TypeError, r"graph of each node, \[N\] \(got Data\)"),
     (lambda: GPSConv(8, None, attn_type="gfr"), ValueError, "no attention is called 'gfr'; there are BigBird, "),
     (lambda: GPSConv(8, None)(X, None), ValueError, r"GRFMask needs the graph.*transform AddRandomWalks\("),
     (lambda: GPSConv(8, None, attn_type=FullAttention(8), attn_kwargs={"bias": False}), ValueError, r"\(got FullAtt"),

@@ -36,6 +36,11 @@ class JoinedMask(Mask):
         settings = (getattr(mask, "transform_settings", {}) for mask in self.masks)
         self.transform_settings = {key: value for each in settings for key, value in each.items()}
 
+    def _operators(self, graph: Data) -> list[MaskOperator]:
+        if graph is None:
+            self.read(graph)  # the message names the transforms of all parts
+        return [mask(graph) for mask in self.masks]
+
 
 class MixtureMask(JoinedMask):
     r"""A sum of masks with learnable positive weights, :math:`M = \sum_s c_s\, \mathrm{diag}(B_s 1)^{-1} M_s`.
@@ -68,7 +73,7 @@ class MixtureMask(JoinedMask):
     def forward(self, graph: Data) -> SumOperator:
         """The mask of a graph or batch that carries what the masks need."""
         weights = bounded_exp(*at_least_float32(self.log_weights))
-        operators = [mask(graph) for mask in self.masks]
+        operators = self._operators(graph)
         scales = [weight / _row_sums(operator) for operator, weight in zip(operators, weights)]
         scales = [scale[:, 0] if scale.size(1) == 1 else scale for scale in scales]
         return SumOperator(*map(DiagonalScaledOperator, operators, scales))
@@ -94,7 +99,7 @@ class HeadMasks(JoinedMask):
 
     def forward(self, graph: Data) -> HeadStackOperator:
         """The mask of a graph or batch that carries what the masks need."""
-        return HeadStackOperator([mask(graph) for mask in self.masks], self.mask_heads)
+        return HeadStackOperator(self._operators(graph), self.mask_heads)
 
 
 class ProductMask(JoinedMask):
@@ -112,7 +117,7 @@ class ProductMask(JoinedMask):
 
     def forward(self, graph: Data) -> ProductOperator:
         """The mask of a graph or batch that carries what the masks need."""
-        return ProductOperator(*(mask(graph) for mask in self.masks))
+        return ProductOperator(*self._operators(graph))
 
 
 class OnesMask(Mask):
@@ -131,7 +136,8 @@ def joined_masks(
 
     Raises:
         TypeError: If ``mask`` is neither a module nor a list of modules.
-        ValueError: If ``mask_heads`` is given without a list of masks, or does not add up to ``heads``.
+        ValueError: If ``mask_heads`` is given without a list of masks, or does not add up to ``heads``, or a mask of a
+            list has neither one head nor as many as it serves.
     """
     if mask is not None and not isinstance(mask, Module | list | tuple):
         raise TypeError(f"'mask' must be a module that builds a mask, such as GRFMask (got {type(mask).__name__})")
@@ -139,11 +145,17 @@ def joined_masks(
         if mask_heads is not None:
             raise ValueError(f"'mask_heads' divides heads among a list of masks (got {mask!r} as 'mask')")
         return mask
-    if mask_heads is None:
-        return MixtureMask(mask, heads)
-    if sum(mask_heads) != heads:
+    if mask_heads is not None and sum(mask_heads) != heads:
         raise ValueError(f"'mask_heads' must add up to the {heads} heads (got {list(mask_heads)})")
-    return HeadMasks(mask, mask_heads)
+    joined = MixtureMask(mask, heads) if mask_heads is None else HeadMasks(mask, mask_heads)
+    for part, served in zip(joined.masks, [heads] * len(mask) if mask_heads is None else mask_heads):
+        own = getattr(part, "heads", 1)
+        if own not in (1, served):
+            raise ValueError(
+                f"{type(part).__name__} has {own} heads, but serves {served} (all heads, or those in 'mask_heads'): "
+                f"build it with heads={served}"
+            )
+    return joined
 
 
 def _parts(masks: Sequence[Module | None]) -> list[Module]:
