@@ -20,7 +20,7 @@ def count_graphs(graph: Data | None, batch: Tensor | None) -> int:
     """
     if batch is not None and not isinstance(batch, Tensor):
         raise TypeError(
-            f"'batch' must be the graph of each node, [N] (got {type(batch).__name__}): give a graph by its name, graph="
+            f"'batch' must be the graph of each node, [N] (got {type(batch).__name__}): give a graph by name, graph="
         )
     ptr = None if graph is None else graph.get("ptr")
     if batch is not None and ptr is not None:

@@ -51,7 +51,7 @@ _WALK_COLUMNS = {
     "error": "rms error",
     "quantile": "e",
     "bound": "bound on e",
-    "needed": "walks that bound e so",
+    "needed": "walks whose bound is e",
     "nonzeros": "k",
     "most": "bound on k",
 }
