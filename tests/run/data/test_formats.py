@@ -119,6 +119,24 @@ def test_unreadable_raw_files_and_messages_of_libraries(tu_folder, cache, capsys
         base.need("nosuchpackage.inner", "the data set x")
 
 
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("graph_labels", lambda text: text[:-1]),  # PyG takes a line without a line break for no line
+        ("A", lambda text: text + "3, 4\n"),
+        ("A", lambda text: text + "4, 3\n"),
+        ("A", lambda text: text + "1, 99\n"),
+    ],
+    ids=["a label is missing", "to another graph", "from another graph", "to no node"],
+)
+def test_tu_files_that_do_not_fit_each_other_are_refused(tu_folder, cache, part, change):
+    path = tu_folder / "TUDataset" / "TINY" / "raw" / f"TINY_{part}.txt"
+    path.write_text(change(path.read_text()))
+    with pytest.raises(RunError, match=r"TINY-\w+ could not be read: "):
+        load_dataset(tu(tu_folder))
+    assert files(cache) == []
+
+
 @pytest.mark.parametrize(("name", "short"), [("peptides-functional", "func"), ("peptides-structural", "struct")])
 def test_peptides(tmp_path, name, short):
     width, kind = (10, "multilabel") if short == "func" else (11, "regression")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,18 @@ def tu(data: DatasetConfig, task: Task) -> LoadedDataset:
     is_regression = task.kind == "regression"
     target = "graph_attributes" if is_regression else "graph_labels"
     raw = Raw("TUDataset", data.name, tuple(f"raw/{data.name}_{part}.txt" for part in ("A", "graph_indicator", target)))
-    dataset = from_raw(raw, data, lambda root: pyg.TUDataset(root, data.name, use_node_attr=data.use_node_attr))
+    build = partial(pyg.TUDataset, name=data.name, use_node_attr=data.use_node_attr)
+    dataset = from_raw(raw, data, lambda root: _fitting(build(root)))
     if is_regression:
         return LoadedDataset(dataset, Task("graph", "regression", int(dataset[0].y.numel())))
     return LoadedDataset(dataset, classification("graph", int(dataset.num_classes)))
+
+
+def _fitting(dataset: pyg.TUDataset) -> pyg.TUDataset:
+    """Refuse raw files that do not fit each other, which PyG reads without an error."""
+    for graph in dataset:
+        graph.validate()
+    return dataset
 
 
 def benchmark(data: DatasetConfig, task: Task) -> LoadedDataset:
