@@ -188,7 +188,6 @@ class TopomaskGPS(Module):
         problems += [(key, "is not provided in GraphGym") for key in given]
         _refuse(problems, "gt.", "gnn.dim_inner", "topomask.")
         _refuse([*twice_given(config, config.is_set), *unused_keys(config)], "topomask.")
-        self.reads_edges, self.reads_pe = config.dataset.edge_encoder, uses_stable_gate(config)
         width, self.eta = config.gt.dim_hidden, config.topomask.eta
         self.encoder = FeatureEncoder(dim_in)
         given, layers = self.encoder.dim_in, cfg.gnn.layers_pre_mp
@@ -196,6 +195,8 @@ class TopomaskGPS(Module):
             raise ValueError(f"node features have {given} columns and layers have {width}: set gnn.layers_pre_mp 1")
         self.pre_mp = GNNPreMP(given, width, layers) if layers > 0 else torch.nn.Identity()
         self.mp = build_stack(config)
+        self.reads_edges = config.dataset.edge_encoder and self.mp.takes("edge_attr")
+        self.reads_pe = uses_stable_gate(config)
         self.post_mp = register.head_dict[cfg.gnn.head](dim_in=width, dim_out=dim_out)
 
     def forward(self, batch: Data) -> Any:

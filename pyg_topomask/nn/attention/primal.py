@@ -40,8 +40,8 @@ class PrimalAttention(PrimalBase):
     Args:
         channels: Width ``C`` of input and output.
         heads: Number of heads ``H``; each has ``D = C / H`` channels.
-        num_samples: Nodes sampled from each graph; 200, ten times the rank, as in the authors' code.
-        rank: Length ``s`` of the scores; 20, as in the authors' code.
+        num_samples: Nodes sampled from each graph; 200, as in the authors' code, where it is ten times the rank.
+        rank: Length ``s`` of the scores; 30, as in Primphormer, which has the same config key; 20 in the authors' code.
         dropout: Probability of zeroing an entry of the scores :math:`[e_i ; r_i]` before :math:`W_c`, in training.
         bias: Whether the projections of queries and keys, and :math:`W_c`, have a bias.
 
@@ -70,7 +70,7 @@ class PrimalAttention(PrimalBase):
         channels: int,
         heads: int = 1,
         num_samples: int = 200,
-        rank: int = 20,
+        rank: int = 30,
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:

@@ -189,8 +189,9 @@ def test_a_heat_mask_refuses_one_way_edges_and_a_key_makes_them_undirected(tiny,
     with pytest.raises(RunError, match=message):
         run_config(path, tmp_path / "out", overrides=changes)
     run_config(path, tmp_path / "undirected", overrides=[*changes, "dataset.to_undirected=true"])
+    tree = ["gt.layer_type=None+Masked", "topomask.mask=tree", "topomask.spanning_tree=minimum"]
     with pytest.raises(RunError, match=r"'edge_weight' must have one length per edge.* \(key topomask.spanning_tree\)"):
-        picture("mask", path, overrides=[*changes, "topomask.mask=tree", "topomask.spanning_tree=minimum"])
+        picture("mask", path, overrides=[*changes, *tree])
 
 
 def test_settings_of_a_mask_that_is_not_used_are_refused():

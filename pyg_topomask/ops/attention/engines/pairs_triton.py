@@ -26,7 +26,7 @@ _MODULE = "pyg_topomask.ops.attention.triton_kernels"
 _PAIRS = 16  # pairs that a program reads at a time
 _CUT = 1024  # most pairs of a row or column that one program sums
 _NUMBERS = 256  # most numbers of the keys and values of one pair, in all heads of a program
-_TWO_WARPS = 4096  # numbers in float32 from which a program of four heads or more has two warps; one would spill them
+_TWO_WARPS = 4096  # float32 numbers from which a program of four heads, or with dropout, has two warps; one spills them
 
 
 class PairSums(CompiledOp):
@@ -126,7 +126,8 @@ class _Call:
         }
         # Queries or gradients of keys beside keys and values. Rows are short: a wider program repeats work.
         numbers = _PAIRS * self.block * ((2 if edge is None else 3) * power_of_two(width) + power_of_two(channels))
-        self.warps = 2 if self.block >= 4 and numbers * entry.element_size() >= 4 * _TWO_WARPS else 1
+        wide = numbers * entry.element_size() >= 4 * _TWO_WARPS
+        self.warps = 2 if wide and (self.block >= 4 or seed is not None) else 1
 
     def launch(
         self,
