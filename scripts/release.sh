@@ -42,6 +42,7 @@ test_without_compiler() {
 
 say "Building"
 quietly "$PYTHON" -m build --outdir "$built"  # the wheel is built from the sdist
+quietly "$PYTHON" -m twine check --strict "$built"/*
 check "$(ls "$built"/*.tar.gz)"
 check "$(ls "$built"/*-any.whl)"
 if [ -n "$kept" ]; then
