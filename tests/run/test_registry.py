@@ -13,6 +13,7 @@ from pyg_topomask.nn import ATTENTION, Attention, GRFMask, Mask, MaskedAttention
 from pyg_topomask.nn.attention.base import check_input
 from pyg_topomask.operators import DenseOperator
 from pyg_topomask.run.cli import main
+from pyg_topomask.run.commands.list import NAMES, names
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.config.schema import all_keys
 from pyg_topomask.run.errors import ConfigError
@@ -93,6 +94,13 @@ def test_modules_that_cannot_be_imported(folder, capsys):
         assert main(["--import", name, "list"]) == 1
         error = capsys.readouterr().err
         assert all(reason in error for reason in reasons)
+
+
+def test_names_are_listed_without_torch_as_they_are(registries):
+    command = "python -m pyg_topomask --import torch list > pyg_topomask/run/commands/names.txt"
+    assert names() == NAMES.read_text(encoding="utf-8"), f"if that is meant: {command}"
+    code = "import sys; from pyg_topomask.run.cli import main; main(['list']); assert 'torch' not in sys.modules"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == names()
 
 
 class Shifted(Attention):

@@ -3,59 +3,64 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from argparse import Namespace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from pyg_topomask.datasets.registry import REGISTERED
-from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
-from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
-from pyg_topomask.run.config.model import PEER_ATTENTIONS
-from pyg_topomask.run.config.reference import reference_text
-from pyg_topomask.run.data.formats import FORMATS
 from pyg_topomask.run.errors import RunError, did_you_mean
-from pyg_topomask.run.model.convs import CONVS
-from pyg_topomask.run.training.losses import LOSSES
-from pyg_topomask.run.training.optim import OPTIMIZERS
+
+NAMES = Path(__file__).with_name("names.txt")
+"""What :func:`names` returns for this package, written down so that the list needs no torch; a test compares them."""
 
 
 def main(arguments: Namespace, rest: list[str]) -> int:
     """Run the command."""
     if arguments.kind == "keys":
+        from pyg_topomask.run.config.reference import reference_text
+
         print(reference_text())
         return 0
-    tables = []
-    for kind, names in registered(arguments.kind).items():
-        width = max(map(len, names), default=0)
-        tables.append("\n".join([kind, *(f"  {name:<{width}}  {source}" for name, source in names.items())]))
-    print("\n\n".join(tables))
+    # Only a module that imports torch can register a name.
+    text = names() if "torch" in sys.modules else NAMES.read_text(encoding="utf-8")
+    tables = {table.partition("\n")[0]: table for table in text.rstrip().split("\n\n")}
+    if arguments.kind not in (None, *tables):
+        kinds, kind = [*tables, "keys"], arguments.kind
+        raise RunError(f"list: no kind is called {kind!r}; there are {', '.join(kinds)}." + did_you_mean(kind, kinds))
+    print(text.rstrip() if arguments.kind is None else tables[arguments.kind])
     return 0
 
 
-def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
-    """The source of each name, for one kind or for all kinds except ``keys``, which is printed differently.
+def names() -> str:
+    """Each kind, and below it its names with their sources."""
+    from pyg_topomask.datasets.registry import REGISTERED
+    from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
+    from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
+    from pyg_topomask.run.config.model import PEER_ATTENTIONS
+    from pyg_topomask.run.data.formats import FORMATS
+    from pyg_topomask.run.model.convs import CONVS
+    from pyg_topomask.run.training.losses import LOSSES
+    from pyg_topomask.run.training.optim import OPTIMIZERS
 
-    Raises:
-        RunError: If there is no such kind.
-    """
     peers = {name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION}
     tables: dict[str, dict[str, Any]] = {
         "attentions": {**ATTENTION, **peers, **PYG_ATTENTION},
-        "masks": dict(MASK),
+        "masks": {**MASK},
         "convolutions": {name: entry.source for name, entry in CONVS.items()},
-        "node encoders": dict(NODE_ENCODERS),
-        "edge encoders": dict(EDGE_ENCODERS),
-        "positional encodings": dict(POSITIONAL_ENCODERS),
-        "heads": dict(HEADS),
-        "losses": dict(LOSSES),
+        "node encoders": {**NODE_ENCODERS},
+        "edge encoders": {**EDGE_ENCODERS},
+        "positional encodings": {**POSITIONAL_ENCODERS},
+        "heads": {**HEADS},
+        "losses": {**LOSSES},
         "datasets": {name: _loader(entry.load) for name, entry in FORMATS.items()} | REGISTERED,
-        "optimizers": dict(OPTIMIZERS),
+        "optimizers": {**OPTIMIZERS},
     }
-    if kind is not None and kind not in tables:
-        kinds = [*tables, "keys"]
-        raise RunError(f"list: no kind is called {kind!r}; there are {', '.join(kinds)}." + did_you_mean(kind, kinds))
-    chosen = tables if kind is None else {kind: tables[kind]}
-    return {name: {key: source_of(entry) for key, entry in table.items()} for name, table in chosen.items()}
+    texts = []
+    for kind, table in tables.items():
+        width = max(map(len, table))
+        texts.append("\n".join([kind, *(f"  {name:<{width}}  {_source(entry)}" for name, entry in table.items())]))
+    return "\n\n".join(texts) + "\n"
 
 
 def _loader(load: Any) -> Any:
@@ -63,7 +68,7 @@ def _loader(load: Any) -> Any:
     return load.args[0] if isinstance(load, partial) and load.args else load
 
 
-def source_of(entry: Any) -> str:
+def _source(entry: Any) -> str:
     """The full name of a class or function, also of one with some arguments."""
     entry = getattr(entry, "func", entry)
     module = inspect.getmodule(entry)
