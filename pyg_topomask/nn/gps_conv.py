@@ -108,7 +108,7 @@ class GPSConv(torch_geometric.nn.GPSConv):
         """
         check_dtype(self, x)
         if self.conv is not None and "edge_weight" not in kwargs:
-            kwargs = with_weight(self.conv, kwargs, weight_of_edges(graph, edge_index, x.dtype))
+            kwargs = with_weight(self.conv, kwargs, weight_of_edges(graph, edge_index, x.dtype), edge_index)
         if batch is None and graph is not None:
             batch = graph.get("batch")
         if isinstance(self.attn, tuple(_OWN.values())):

@@ -197,7 +197,7 @@ class GPSLayer(Explained, Resettable):
         weight = conv_kwargs.pop("edge_weight")
         for conv, norm in zip_longest(self.convs, _listed(self.norm_conv)):
             known = {name: value for name, value in conv_kwargs.items() if accepts(conv, name)}
-            local = conv(self._branch_input(norm, x, batch), edge_index, **with_weight(conv, known, weight))
+            local = conv(self._branch_input(norm, x, batch), edge_index, **with_weight(conv, known, weight, edge_index))
             if isinstance(local, tuple):
                 local, *edges = local
             if _has_residual(conv):

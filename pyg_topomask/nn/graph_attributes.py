@@ -173,8 +173,15 @@ def weight_of_edges(graph: Data | None, edge_index: Adj, dtype: torch.dtype) -> 
     return weight.view(-1).to(dtype)
 
 
-def with_weight(conv: Module, given: Mapping[str, Any], weight: Tensor | None) -> dict[str, Any]:
-    """Arguments of a convolution with the edges' weights; a warning, once, if it does not take them."""
+def with_weight(conv: Module, given: Mapping[str, Any], weight: Tensor | None, edge_index: Adj) -> dict[str, Any]:
+    """Arguments of a convolution with the edges' weights; a warning, once, if it does not take them.
+
+    Raises:
+        TypeError: If it has several relations and is not given the relations of the edges.
+    """
+    typed = getattr(conv, "num_relations", 1) > 1 and accepts(conv, "edge_type") and not is_sparse(edge_index)
+    if typed and given.get("edge_type") is None:
+        raise TypeError(f"{type(conv).__name__} needs 'edge_type', the relation of each edge: call with edge_type=")
     if weight is None:
         return dict(given)
     if not accepts(conv, "edge_weight") and not torch.compiler.is_compiling():

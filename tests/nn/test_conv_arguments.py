@@ -90,6 +90,8 @@ def test_relations_train_by_convolution_and_walks():
     assert all((layer.conv.weight.grad != 0).any((1, 2)).all() for layer in model.layers)
     other = model(batch.x, batch.edge_index, graph=graph, edge_type=1 - batch.edge_type).square().sum()
     assert not torch.allclose(other, loss)
+    with pytest.raises(TypeError, match="RGCNConv needs 'edge_type', the relation of each edge"):
+        model(batch.x, batch.edge_index, graph=graph)
 
 
 @pytest.mark.parametrize("make", [GPSLayer, lambda *given: GPSStack(8, 2, lambda _: given[1], norm=None)])

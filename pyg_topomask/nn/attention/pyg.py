@@ -94,7 +94,7 @@ class ConvAttention(Attention):
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         check_input(x, self.channels, batch, graph)
         edge_index, weight = read_weighted_edges(self, graph)
-        given = with_weight(self.module, {}, None if weight is None else weight.to(x.dtype))
+        given = with_weight(self.module, {}, None if weight is None else weight.to(x.dtype), edge_index)
         if self.edge_dim is not None:
             given["edge_attr"] = read_edge_attr(graph, self.edge_dim, edge_index.size(1), x.dtype)
         return self.module(x, edge_index, **given)

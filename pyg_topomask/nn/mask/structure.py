@@ -89,10 +89,12 @@ def warn_of_walks(mask: Any, graph: Data, name: str, halt: bool = True) -> None:
     kind = type(mask).__name__
     if is_cut and hops < mask.max_length:
         text = f"the walks end after {hops} hops, but {kind} has 'max_length' = {mask.max_length}, where it stays zero"
-        warn_once(f"{kind}: short walks", f"{text}: draw them by {transform_text(mask)}")
+        remedy = f"draw them by {transform_text(mask)} (in configs, topomask.max_length)"
+        warn_once(f"{kind}: short walks", f"{text}: {remedy}")
     if halts and not halt:
         text = f"{kind} is a kernel of walks of equal length, but these walks halt at random"
-        warn_once(f"{kind}: halting walks", f"{text}: draw them by {transform_text(mask)}")
+        remedy = f"draw them by {transform_text(mask)} (in configs, topomask.halt_prob: 0)"
+        warn_once(f"{kind}: halting walks", f"{text}: {remedy}")
 
 
 @once_per_batch

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,16 @@ class View:
         masks = (getattr(attn, "mask", None) for attn in self.model.layers[self.layer].attentions)
         return next((mask for mask in masks if mask is not None), None)
 
+    @cached_property
+    def reach(self) -> dict[str, Tensor]:
+        """What `reach_of` finds."""
+        return reach_of(self)
+
+    @cached_property
+    def walk_errors(self) -> tuple[list[dict[str, Any]], int, str]:
+        """What `_walk_errors` finds."""
+        return _walk_errors(self)
+
     def missing(self, kind: str, needed: str, attention: str) -> NoPictureError:
         """The error of a layer that has nothing to draw of this kind."""
         found = {"mask": self.mask(), "attention": self.attention()}
@@ -105,16 +116,16 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     place = {name: getattr(arguments, name) for name in names} | {"overrides": overrides}
     if arguments.out is not None and arguments.kind not in PICTURES:
         raise RunError(f"show {arguments.kind} prints a table and draws nothing; leave out --out")
-    if arguments.kind in TABLES:
-        standard_output().print(TABLES[arguments.kind](load_view(**place, whole_batch=True)))
-        if arguments.out is None:
-            return 0
-    if arguments.out is None:
+    out = None if arguments.out is None else output_path(arguments.out)
+    if out is None and arguments.kind not in TABLES:
         raise RunError(f"show {arguments.kind} needs --out FILE, the picture to write")
-    out = output_path(arguments.out)
-    with Display(error_output()) as display, display.working("drawing"):
-        figure = picture(arguments.kind, **place)
-    print(write_output(out, figure))
+    view = load_view(whole_batch=arguments.kind in TABLES, **place)
+    if arguments.kind in TABLES:
+        standard_output().print(TABLES[arguments.kind](view))
+    if out is not None:
+        with Display(error_output()) as display, display.working("drawing"):
+            figure = _draw(arguments.kind, view, arguments.graph)
+        print(write_output(out, figure))
     return 0
 
 
@@ -131,11 +142,14 @@ def picture(kind: str, config: str | Path, **place: Any) -> Figure:
     Raises:
         RunError: If a setting is wrong; the message says what to change.
     """
-    view = load_view(config, whole_batch=kind in TABLES, **place)
+    return _draw(kind, load_view(config, whole_batch=kind in TABLES, **place), place.get("graph", 0))
+
+
+def _draw(kind: str, view: View, graph: int) -> Figure:
     try:
         return PICTURES[kind](view)
     except ValueError as error:  # the graph is too large to be drawn
-        raise RunError(f"graph {place.get('graph', 0)}: {error}") from error
+        raise RunError(f"graph {graph}: {error}") from error
 
 
 def load_view(
@@ -257,7 +271,7 @@ def reach_of(view: View) -> dict[str, Tensor]:
 def reach_table(view: View) -> Table:
     """Shares of a row's mass by hop, and the mean number of hops, in which more than 16 count as 17."""
     table = Table("mask", "head", *_HOPS, "mean", title=_title(view))
-    for name, by_head in reach_of(view).items():
+    for name, by_head in view.reach.items():
         for head, shares in enumerate(by_head):
             cells = [f"{float(shares[start:stop].sum()):.2f}" for start, stop in _HOPS.values()]
             table.add_row(name, str(head) if len(by_head) > 1 else "all", *cells, f"{float(mean_hops(shares)):.2f}")
@@ -267,7 +281,7 @@ def reach_table(view: View) -> Table:
 
 def draw_reach(view: View) -> Figure:
     """The same as lines."""
-    return plot_reach(reach_of(view), _title(view))
+    return plot_reach(view.reach, _title(view))
 
 
 def _walk_errors(view: View) -> tuple[list[dict[str, Any]], int, str]:
@@ -285,7 +299,7 @@ def _walk_errors(view: View) -> tuple[list[dict[str, Any]], int, str]:
 
 def walk_table(view: View) -> Table:
     """Errors of a GRF mask and entries of its features by the number of walks; a dash where no bound is known."""
-    rows, own, title = _walk_errors(view)
+    rows, own, title = view.walk_errors
     table = Table("walks", *_WALK_COLUMNS.values(), title=title)
     table.caption = (
         f"*: the config's number. e, k: the error of an entry of the mask, and the non-zeros of a row of its features, "
@@ -304,7 +318,7 @@ def walk_table(view: View) -> Table:
 
 def draw_walks(view: View) -> Figure:
     """The same as lines."""
-    return plot_walks(*_walk_errors(view))
+    return plot_walks(*view.walk_errors)
 
 
 def _title(view: View) -> str:

@@ -21,6 +21,9 @@ class EigenConfig(Section):
     """Number of eigenvectors, those of the smallest eigenvalues."""
 
 
+_MODELS = {"LapPE": ("DeepSet", "Transformer"), "SignNet": ("MLP", "DeepSet")}
+"""Networks of encodings; others are linear maps or MLPs."""
+
 _NO_ER = "effective resistances are not provided"
 _NO_SUCH = "its network has no such setting"
 _NO_OWN = "Graphormer's own network is not provided"
@@ -65,14 +68,14 @@ class EncodingConfig(EnabledConfig):
     """Network that embeds the encoding."""
     dim_pe: Width = 16
     """Number of columns of the node embedding that it fills."""
-    layers: int = Field(default=3, ge=0, le=MAX_DEPTH)
+    layers: Annotated[int, Field(ge=0, le=MAX_DEPTH), ReadIf("encoding"), ReadIf("layered_encoding")] = 3
     """Number of layers of the network."""
 
 
 class LapPEConfig(EncodingConfig):
     """``posenc_LapPE``: Laplacian eigenvectors and eigenvalues through a DeepSet or a Transformer."""
 
-    n_heads: Width = 4
+    n_heads: Annotated[Width, ReadIf("encoding"), ReadIf("posenc_LapPE.model", "Transformer")] = 4
     """Number of heads of a Transformer."""
     post_layers: int = Field(default=0, ge=0, le=MAX_DEPTH)
     """Number of layers after pooling over the eigenvectors."""
@@ -179,6 +182,9 @@ def contradictions(config: Any) -> Iterator[tuple[str, str]]:
         if not section.enable:
             message = f"posenc_{name}.enable is false, and dataset.node_encoder_name contains {name}"
             yield f"posenc_{name}.enable", message
+        models = _MODELS.get(name, ("Linear", "linear", "MLP", "mlp"))
+        if getattr(section, "model", models[0]) not in models:
+            yield f"posenc_{name}.model", f"must be one of {', '.join(models)} (got {section.model!r})"
         sizes = [size for size in ("num_spatial_types", "num_in_degrees", "num_out_degrees") if hasattr(section, size)]
         if any(getattr(section, size) is None for size in sizes):
             yield f"posenc_{name}", f"{', '.join(sizes)} are needed"

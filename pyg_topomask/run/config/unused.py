@@ -109,6 +109,10 @@ class Conditions:
         """The encoding is a part of dataset.node_encoder_name."""
         return key.split(".")[0].removeprefix("posenc_") in self.encoders
 
+    def layered_encoding(self, key: str) -> bool:
+        """The encoding's model is not Linear."""
+        return self.config.value(f"{key.split('.')[0]}.model").lower() != "linear"
+
     def enabled_encoding(self, key: str) -> bool:
         """The encoding is a part of dataset.node_encoder_name."""  # nothing is said of one that is switched off
         return self.encoding(key) or not self.config.value(key)
@@ -166,7 +170,9 @@ def in_words(condition: ReadIf) -> str:
 
 
 def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
-    """The keys that were given without effect, grouped by the reason; an encoding's section represents its keys.
+    """The keys that were given without effect, grouped by the reason.
+
+    The section of an encoding that is not used represents its keys.
 
     Args:
         parsed: A config without errors.
@@ -176,8 +182,8 @@ def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
     for key in keys():
         if written.is_given(key.name):
             reason = key.no_effect_because if is_draft else conditions.unread_because(key)
-            unnamed = key.name.startswith("posenc_") and key.no_effect_because is None
-            shown = key.name.split(".")[0] if unnamed else key.name
+            unused = key.name.startswith("posenc_") and not conditions.encoding(key.name)
+            shown = key.name.split(".")[0] if unused and key.no_effect_because is None else key.name
             if reason and shown not in found.setdefault(reason, []):
                 found[reason].append(shown)
     return found

@@ -9,6 +9,7 @@ import yaml
 
 from pyg_topomask.ops.reach import mean_hops
 from pyg_topomask.run.cli import main
+from pyg_topomask.run.commands import show
 from pyg_topomask.run.commands.show import PICTURES, load_view, picture, reach_of
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.runner import run_config
@@ -121,10 +122,13 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
     assert "layer 0: attention on" in capsys.readouterr().out
 
 
-def test_errors_by_the_number_of_walks_are_printed_and_drawn(tiny_file, tmp_path, capsys):
+def test_errors_by_the_number_of_walks_are_printed_and_drawn(tiny_file, tmp_path, capsys, monkeypatch):
+    measure, calls = show.walk_errors, []
+    monkeypatch.setattr(show, "walk_errors", lambda *given: calls.append(1) or measure(*given))
     out, choice = tmp_path / "walks.png", ["topomask.num_walks=12", "topomask.halt_prob=0.3"]
     assert main(["show", "walks", str(tiny_file), "--out", str(out), *choice]) == 0
     printed = capsys.readouterr().out
+    assert len(calls) == 1
     assert "12 *" in printed
     assert "draws of iid walks" in printed
     assert out.read_bytes().startswith(b"\x89PNG")

@@ -71,6 +71,8 @@ SPLIT = "the kind of split, dataset.split_mode, has this setting"
         ("wandb.project=x", "wandb.use=false", "wandb.use is true", ""),
         ("posenc_SignNet.dim_pe=3", "", "the encoding is a part of dataset.node_encoder_name", None),
         ("posenc_SignNet.enable=true", "", "the encoding is a part of dataset.node_encoder_name", None),
+        ("posenc_RWSE.layers=3", "", "the encoding's model is not Linear", "posenc_RWSE.model=mlp"),
+        ("posenc_LapPE.n_heads=2", "", "posenc_LapPE.model is Transformer", "posenc_LapPE.model=Transformer"),
         ("optim.momentum=0.5", "", "optim.optimizer is sgd", "optim.optimizer=sgd"),
         ("optim.num_warmup_epochs=2", "optim.scheduler=cos", "scheduler is cosine_with_warmup or linear_w", ""),
         ("optim.steps=[3]", "", "optim.scheduler is step", "optim.scheduler=step"),
@@ -81,7 +83,7 @@ SPLIT = "the kind of split, dataset.split_mode, has this setting"
 )
 def test_a_key_is_read_under_its_condition(molecules, key, unread, why, read):
     name = key.split("=")[0]
-    shown = name.split(".")[0] if name.startswith("posenc_") else name
+    shown = name.split(".")[0] if "part of dataset.node_encoder_name" in why else name
     model_type = "model.type=MultiModel" if unread.endswith("GIN") else "model.type=GPSModel"
     found = keys_without_effect(load(molecules, [model_type, *unread.split(), key]))
     assert any(shown in names and why in reason for reason, names in found.items()), found
@@ -254,6 +256,8 @@ REFUSED = [
     ("prep.exp_algorithm=Random", "must be one of Random-d, Random-d-2, Hamiltonian"),
     ("posenc_LapPE.enable=false", r"posenc_LapPE\.enable is false, and dataset\.node_encoder_name contains LapPE"),
     ("posenc_LapPE.dim_pe=48", "encodings of width 64 leave no column of gt.dim_hidden 64"),
+    ("posenc_RWSE.model=none", r"posenc_RWSE\.model: must be one of Linear, linear, MLP, mlp \(got 'none'\)"),
+    ("posenc_LapPE.model=mlp", r"posenc_LapPE\.model: must be one of DeepSet, Transformer"),
     ("posenc_RWSE.kernel.times_func=''", "needs times, or times_func"),
     ("posenc_RWSE.kernel.times_func=range(3)", "whole numbers from 1"),
     ("posenc_RWSE.kernel.times_func='[1,10001]'", "whole numbers from 1 to 10000"),
