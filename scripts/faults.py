@@ -39,7 +39,7 @@ AREAS = {
     ),
     "masks": (
         ("operators/*.py", "nn/mask/*.py"),
-        ("tests/operators", "tests/nn/mask", "tests/ops/attention", "tests/run/model"),
+        ("tests/operators", "tests/nn/mask", "tests/ops/attention", "tests/run/graphgps/model"),
     ),
     "walks": (
         ("ops/walks/*.py", "ops/native/walks/*", "transforms/random_walks.py"),

@@ -27,8 +27,8 @@ from torch_geometric.utils import from_networkx, to_undirected
 from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.operators import MaskOperator, OnesOperator
 from pyg_topomask.ops.reach import mean_hops, reach
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.testing import prepared
 from pyg_topomask.transforms import AddGridShape, that_add
 from pyg_topomask.viz.drawing import DIVERGING, SEQUENTIAL, STAR, draw_edges, pyplot, save_figure

@@ -65,8 +65,8 @@ def registries():
     """Restores the tables of names and the schema of configs after the test, or when it is called."""
     from pyg_topomask.datasets.registry import REGISTERED
     from pyg_topomask.nn import ATTENTION, MASK
-    from pyg_topomask.run.config.schema import Config
-    from pyg_topomask.run.config.topomask import TopomaskConfig
+    from pyg_topomask.run.graphgps.config.schema import Config
+    from pyg_topomask.run.graphgps.config.topomask import TopomaskConfig
 
     tables = ATTENTION, MASK, REGISTERED, TopomaskConfig.model_fields
     before = [dict(table) for table in tables]

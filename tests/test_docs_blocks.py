@@ -25,8 +25,8 @@ pytest.importorskip("lightning")
 pytest.importorskip("pydantic")
 
 from pyg_topomask.run import cli
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.config.schema import all_keys, keys
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.config.schema import all_keys, keys
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "RESULTS.md", "CHANGELOG.md", "configs/README.md")]

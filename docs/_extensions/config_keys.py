@@ -5,7 +5,7 @@ from itertools import groupby
 
 from sphinx.util.docutils import SphinxDirective
 
-from pyg_topomask.run.config.reference import keys
+from pyg_topomask.run.graphgps.reference import keys
 
 
 def section_of(key):

@@ -15,15 +15,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 if TYPE_CHECKING:
-    from pyg_topomask.run.config import Config
     from pyg_topomask.run.errors import RunError
+    from pyg_topomask.run.graphgps.config import Config
     from pyg_topomask.run.output.progress import Display
     from pyg_topomask.run.runner import check_config, run_config
 
 __all__ = ["Config", "Display", "RunError", "check_config", "run_config"]
 
 _HOME = {
-    "Config": "config",
+    "Config": "graphgps.config",
     "Display": "output.progress",
     "RunError": "errors",
     "check_config": "runner",

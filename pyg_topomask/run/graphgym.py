@@ -29,14 +29,14 @@ from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.nn import ATTENTION, auxiliary_loss
 from pyg_topomask.nn.pool import count_graphs
-from pyg_topomask.run.check import layer_problems
-from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.schema import Key, add_mask_sections, contradictions, keys
-from pyg_topomask.run.config.unused import unused_keys
-from pyg_topomask.run.model.attentions import build_attention, twice_given
-from pyg_topomask.run.model.build import build_stack
-from pyg_topomask.run.model.encoders import uses_stable_gate
-from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.check import layer_problems
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.config.schema import Key, add_mask_sections, contradictions, keys
+from pyg_topomask.run.graphgps.model.attentions import build_attention, twice_given
+from pyg_topomask.run.graphgps.model.build import build_stack
+from pyg_topomask.run.graphgps.model.encoders import uses_stable_gate
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.unused import unused_keys
 
 __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", "translate"]
 

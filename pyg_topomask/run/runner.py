@@ -10,19 +10,19 @@ from typing import Any
 
 from pyg_topomask import __version__
 from pyg_topomask.cache import locked
-from pyg_topomask.run.check import check_parsed, notes_of
-from pyg_topomask.run.config.load import ParsedConfig, load
-from pyg_topomask.run.config.schema import Config, contradictions
-from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.data.parts import sampler_problems
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.model.attentions import layers_text, mask_of
-from pyg_topomask.run.model.pretrained import find_checkpoint, has_run, refuse_other_split, with_model_of
-from pyg_topomask.run.output.files import make_folder, output_path, write_json
+from pyg_topomask.run.files import make_folder, output_path, write_json
+from pyg_topomask.run.graphgps.check import check_parsed, notes_of
+from pyg_topomask.run.graphgps.config.load import ParsedConfig, load
+from pyg_topomask.run.graphgps.config.schema import Config, contradictions
+from pyg_topomask.run.graphgps.formats import LoadedDataset, dataset_problems, load_dataset
+from pyg_topomask.run.graphgps.model.attentions import layers_text, mask_of
+from pyg_topomask.run.graphgps.pretrained import find_checkpoint, has_run, refuse_other_split, with_model_of
+from pyg_topomask.run.graphgps.saved import read_result, read_results, refuse_other_runs, unfinished_note
 from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import summarize
-from pyg_topomask.run.output.saved import read_result, read_results, refuse_other_runs, unfinished_note
 from pyg_topomask.run.seed_run import SeedRun
 from pyg_topomask.run.training.trainer import device_problems
 
@@ -72,7 +72,7 @@ def run_config(
     and gives the same numbers. Two runs of one seed are identical.
 
     Args:
-        source: A YAML file, a nested mapping, or a :class:`~pyg_topomask.run.config.Config`.
+        source: A YAML file, a nested mapping, or a :class:`~pyg_topomask.run.graphgps.config.Config`.
         out: Folder of the results; the config's ``out_dir`` if :obj:`None`.
         repeat: Number of seeds.
         overrides: ``"key=value"`` entries, or ``"key", "value"`` pairs.

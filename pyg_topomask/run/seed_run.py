@@ -18,19 +18,19 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
-from pyg_topomask.run.check import task_problems
-from pyg_topomask.run.config import Config
-from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.distributed import is_main, world_size
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.pretrained import load_pretrained
-from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.files import make_folder, write_json
+from pyg_topomask.run.graphgps.check import task_problems
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.formats import LoadedDataset
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.pretrained import load_pretrained
+from pyg_topomask.run.graphgps.saved import write_config
 from pyg_topomask.run.output.environment import environment
-from pyg_topomask.run.output.files import make_folder, write_json
 from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
-from pyg_topomask.run.output.saved import write_config
 from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, ReturnFreedMemory, early_stopping

@@ -11,14 +11,14 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn.dynamic_walks import redraw_walks
-from pyg_topomask.run.check import name_problems
-from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.build import build_model
-from pyg_topomask.run.model.encoders import build_encodings
-from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_graphs
-from pyg_topomask.run.output.saved import IMPORT_ADVICE, read_config, seed_folders
+from pyg_topomask.run.graphgps.check import name_problems
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.model.build import build_model
+from pyg_topomask.run.graphgps.model.encoders import build_encodings
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, refusing_graphs
+from pyg_topomask.run.graphgps.saved import IMPORT_ADVICE, read_config, seed_folders
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, model_weights, read_checkpoint
 from pyg_topomask.transforms import AddRandomWalks

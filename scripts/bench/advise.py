@@ -16,7 +16,7 @@ from _measure import CONFIGS, bench_parser, described, in_fresh_process, machine
 from runner import Watch, watched_run
 
 from pyg_topomask.run.commands.advise import advise, candidates
-from pyg_topomask.run.config.load import load
+from pyg_topomask.run.graphgps.config.load import load
 
 DATASETS = ("ENZYMES", "PROTEINS", "NCI1", "peptides-func", "Cora", "CiteSeer")
 ATTENTIONS = ("GRF", "Transformer")

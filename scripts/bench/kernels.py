@@ -37,8 +37,8 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.model.attentions import attention_arguments, attentions_of, build_attention, mask_of
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.model.attentions import attention_arguments, attentions_of, build_attention, mask_of
 from pyg_topomask.testing.examples import prepared
 from pyg_topomask.testing.graphs import GRAPHS
 

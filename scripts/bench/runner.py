@@ -25,12 +25,12 @@ from rich.console import Console
 from torch.nn.utils import clip_grad_norm_
 
 from pyg_topomask.run import run_config, seed_run
-from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import Splits, loaders, prepare
-from pyg_topomask.run.model.build import build_model
-from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.formats import load_dataset
+from pyg_topomask.run.graphgps.model.build import build_model
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.run.training.lightning_module import GraphModule

@@ -14,7 +14,7 @@ from typing import Any
 from _bench import draw_lines, drawn, save_json
 
 from pyg_topomask.run import RunError, check_config
-from pyg_topomask.run.output.files import write_text
+from pyg_topomask.run.files import write_text
 from pyg_topomask.viz.drawing import PALETTE
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -29,8 +29,8 @@ from torch_geometric.nn import GATConv
 from torch_geometric.transforms import NormalizeFeatures
 
 from pyg_topomask.nn import GKATConv, redraw_walks
-from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
+from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.transforms import AddRandomWalks
 
 PATIENCE, LR, WEIGHT_DECAY = 100, 5e-3, 5e-4

@@ -41,9 +41,9 @@ from torch_geometric.transforms import AddRandomWalkPE, Compose
 
 from pyg_topomask.nn import FullAttention, GPSModel, GRFMask, HopMask, KMIPAttention, MaskedAttention
 from pyg_topomask.ops.hops import hop_pairs
-from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.errors import MissingDataError
+from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
+from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.transforms import that_add
 
 LAYERS, HEADS, BATCH, EPOCHS, RATE, DECAY, PARAMETERS = 4, 4, 128, 30, 2e-3, 1e-2, 180_000

@@ -9,8 +9,8 @@ import yaml
 
 from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.run.commands.show import picture
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.model.attentions import attentions_of
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.model.attentions import attentions_of
 from pyg_topomask.run.runner import run_config
 
 matplotlib.use("Agg")

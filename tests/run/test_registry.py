@@ -14,10 +14,10 @@ from pyg_topomask.nn.attention.base import check_input
 from pyg_topomask.operators import DenseOperator
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands.list import NAMES, names
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.config.schema import all_keys
 from pyg_topomask.run.errors import ConfigError
-from pyg_topomask.run.model.attentions import build_attention
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.config.schema import all_keys
+from pyg_topomask.run.graphgps.model.attentions import build_attention
 from pyg_topomask.run.runner import check_config
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}

@@ -17,9 +17,9 @@ from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import predict as command
 from pyg_topomask.run.commands.predict import predict
-from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.output.saved import read_config
+from pyg_topomask.run.graphgps.formats import load_dataset
+from pyg_topomask.run.graphgps.saved import read_config
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.checkpoint import FORMAT
 
@@ -197,6 +197,6 @@ def test_what_is_no_trained_model_is_refused(run, tmp_path):
 
 def test_load_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "pyg_topomask.run.trained_model", raising=False)
-    monkeypatch.setitem(sys.modules, "pyg_topomask.run.config", None)
+    monkeypatch.setitem(sys.modules, "pyg_topomask.run.graphgps.config", None)
     with pytest.raises(ImportError, match=r"load needs: pip install 'pyg_topomask\[run\]'"):
         pyg_topomask.load("anything")

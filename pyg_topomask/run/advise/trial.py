@@ -20,11 +20,11 @@ from torch_geometric.data import Data
 from pyg_topomask.loader import collate
 from pyg_topomask.nn import Mask
 from pyg_topomask.ops.reach import mean_hops, reach
-from pyg_topomask.run.config import Config
-from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import Served, Splits, loaders, prepare, ready_loader
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.formats import LoadedDataset
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.process_memory import peak_cuda_mib, peak_mib
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder

@@ -12,11 +12,11 @@ from rich.console import Console, Group
 from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.trial import Trial, draw_sample, run_trial
-from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, did_you_mean, storage_errors
-from pyg_topomask.run.model.attentions import MASK_KEY
-from pyg_topomask.run.model.build import convs_of
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.model.attentions import MASK_KEY
+from pyg_topomask.run.graphgps.model.build import convs_of
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.output.report import titled_table
 from pyg_topomask.run.process_memory import available_mib, resident_mib

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyg_topomask.run.check import notes_of
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.pretrained import has_run
+from pyg_topomask.run.graphgps.check import notes_of
+from pyg_topomask.run.graphgps.pretrained import has_run
 from pyg_topomask.run.runner import check_config
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from pyg_topomask.run.config.schema import LOWER_IS_BETTER
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.config.schema import LOWER_IS_BETTER
+from pyg_topomask.run.graphgps.saved import FinishedRun, find_run
 from pyg_topomask.run.output.progress import standard_output
 from pyg_topomask.run.output.report import DEVIATION, PERCENT, format_metric, headline, summarize, titled_table
-from pyg_topomask.run.output.saved import FinishedRun, find_run
 
 CONFIDENCE = 0.95
 """Level of the confidence intervals."""

@@ -10,10 +10,10 @@ from rich.console import Group
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform
 
 from pyg_topomask.expressivity import PairReport, pairs
-from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import input_features
-from pyg_topomask.run.data.formats import dataset_problems, level_of, load_dataset
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.formats import dataset_problems, level_of, load_dataset
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.output.report import titled_table
 

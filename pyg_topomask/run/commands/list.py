@@ -18,7 +18,7 @@ NAMES = Path(__file__).with_name("names.txt")
 def main(arguments: Namespace, rest: list[str]) -> int:
     """Run the command."""
     if arguments.kind == "keys":
-        from pyg_topomask.run.config.reference import reference_text
+        from pyg_topomask.run.graphgps.reference import reference_text
 
         print(reference_text())
         return 0
@@ -37,9 +37,9 @@ def names() -> str:
     from pyg_topomask.datasets.registry import REGISTERED
     from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
     from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
-    from pyg_topomask.run.config.model import PEER_ATTENTIONS
-    from pyg_topomask.run.data.formats import FORMATS
-    from pyg_topomask.run.model.convs import CONVS
+    from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
+    from pyg_topomask.run.graphgps.formats import FORMATS
+    from pyg_topomask.run.graphgps.model.convs import CONVS
     from pyg_topomask.run.training.losses import LOSSES
     from pyg_topomask.run.training.optim import OPTIMIZERS
 

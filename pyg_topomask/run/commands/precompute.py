@@ -7,13 +7,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.data.formats import dataset_problems, load_dataset
 from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.data.parts import disk_problems, is_on_disk
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.attentions import layers_text, mask_of
-from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.formats import dataset_problems, load_dataset
+from pyg_topomask.run.graphgps.model.attentions import layers_text, mask_of
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.walk_shards import prepare, write_shards
 from pyg_topomask.transforms import AddRandomWalks
 

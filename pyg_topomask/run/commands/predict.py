@@ -17,16 +17,16 @@ from torch.nn import Module
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import index_to_mask
 
-from pyg_topomask.run.config import Config
-from pyg_topomask.run.data.formats import load_dataset
-from pyg_topomask.run.data.formats.own import read_graphs
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.output.files import output_path, write_output
+from pyg_topomask.run.files import output_path, write_output
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.formats import load_dataset
+from pyg_topomask.run.graphgps.formats.own import read_graphs
+from pyg_topomask.run.graphgps.saved import unfinished_note
 from pyg_topomask.run.output.progress import Display, error_output
 from pyg_topomask.run.output.report import rounded
-from pyg_topomask.run.output.saved import unfinished_note
 from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.trained_model import RunTransform, load, seed_folder
 

@@ -14,11 +14,11 @@ from rich.console import Console
 
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.errors import NoPictureError
-from pyg_topomask.run.model.attentions import layers_text, mask_of
-from pyg_topomask.run.output.files import output_path, write_output
+from pyg_topomask.run.files import output_path, write_output
+from pyg_topomask.run.graphgps.model.attentions import layers_text, mask_of
+from pyg_topomask.run.graphgps.saved import find_run
 from pyg_topomask.run.output.progress import Display, error_output
 from pyg_topomask.run.output.report import titled_table
-from pyg_topomask.run.output.saved import find_run
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.trained_model import seed_folder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pyg_topomask.run.config import Config
+from pyg_topomask.run.graphgps.config import Config
 
 
 def main(*_: Any) -> int:

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import AddSelfLoops, BaseTransform, Compose, Constant, NormalizeFeatures, ToUndirected
 
-from pyg_topomask.run.config import Config
-from pyg_topomask.run.data.formats import is_one_graph
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.formats import is_one_graph
 
 CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
 """Node encoders that take integer categories; all others take floats."""

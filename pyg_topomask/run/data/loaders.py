@@ -14,15 +14,15 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.loader import EpochSampler, collate, single
-from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import fitted_features, input_features, width
-from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts, share_of, training_loader
 from pyg_topomask.run.data.splits import node_masks, split_items
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.encoders import build_encodings
-from pyg_topomask.run.model.sampling import check_memory, refusing_graphs
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.formats import LoadedDataset
+from pyg_topomask.run.graphgps.model.encoders import build_encodings
+from pyg_topomask.run.graphgps.model.sampling import check_memory, refusing_graphs
 from pyg_topomask.run.task import PARTS, Task, check_targets
 from pyg_topomask.run.training.trainer import uses_cuda
 from pyg_topomask.transforms import AddRandomWalks, precompute

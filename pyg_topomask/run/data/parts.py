@@ -18,12 +18,12 @@ from pyg_topomask.data import GraphSource, partition
 from pyg_topomask.data.disk import HEADER
 from pyg_topomask.data.graph_parts import GraphParts, TargetParts, WalkNeighborhoods, split
 from pyg_topomask.loader import PartSampler, set_epoch, single
-from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats import is_one_graph
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.encoders import encodings_of
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
+from pyg_topomask.run.graphgps.formats import is_one_graph
+from pyg_topomask.run.graphgps.model.encoders import encodings_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self

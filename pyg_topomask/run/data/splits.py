@@ -12,8 +12,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import index_to_mask, mask_to_index
 
-from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.task import PARTS, Parts
 
 

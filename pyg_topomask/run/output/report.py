@@ -14,8 +14,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from pyg_topomask.run.model.attentions import layers_text
-from pyg_topomask.run.output.files import write_text
+from pyg_topomask.run.files import write_text
+from pyg_topomask.run.graphgps.model.attentions import layers_text
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.viz import plot_curves, save_figure
 from pyg_topomask.viz.drawing import literal

@@ -15,9 +15,9 @@ from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.dynamic_walks import redraw_walks, walks_along
-from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
+from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.output.report import write_metrics
 from pyg_topomask.run.process_memory import available_mib, own_mib, return_freed_memory
 from pyg_topomask.run.training.checkpoint import BEST, LAST

@@ -17,11 +17,11 @@ from torch_geometric.data import Data
 from pyg_topomask import __version__
 from pyg_topomask.checks import NonFiniteError
 from pyg_topomask.nn import auxiliary_loss
-from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import Splits
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.build import build_model, sized
-from pyg_topomask.run.model.sampling import refusing_graphs
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.model.build import build_model, sized
+from pyg_topomask.run.graphgps.model.sampling import refusing_graphs
 from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.training.checkpoint import FORMAT, OURS
 from pyg_topomask.run.training.losses import task_loss

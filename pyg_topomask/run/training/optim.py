@@ -10,7 +10,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, ReduceLROnPlateau
 
 from pyg_topomask.nn import parameter_groups
-from pyg_topomask.run.config import Config
+from pyg_topomask.run.graphgps.config import Config
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adamW": AdamW, "adagrad": Adagrad, "sgd": SGD}
 """Optimisers by their names in ``optim.optimizer``."""

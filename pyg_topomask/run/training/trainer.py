@@ -15,8 +15,8 @@ import torch
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.strategies import DDPStrategy
 
-from pyg_topomask.run.config import Config
 from pyg_topomask.run.distributed import local_world_size, world_size
+from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.training.checkpoint import CheckpointFiles
 
 

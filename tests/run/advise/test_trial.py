@@ -10,10 +10,10 @@ from torch_geometric.data import Data
 from pyg_topomask.run.advise import trial as trials
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.trial import Sample, draw_sample, run_trial
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.data.formats import LoadedDataset, load_dataset
 from pyg_topomask.run.data.loaders import loaders, prepare, read_features
-from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.formats import LoadedDataset, load_dataset
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.task import classification
 
 

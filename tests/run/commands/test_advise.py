@@ -7,8 +7,8 @@ from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.run.advise.trial import run_trial
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import advise as command
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.model.attentions import attentions_of, mask_of
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.model.attentions import attentions_of, mask_of
 from pyg_topomask.run.output.progress import Job
 
 

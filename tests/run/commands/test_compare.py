@@ -7,8 +7,8 @@ from scipy import stats
 
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands.compare import compare, find_runs, tables
-from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.config import Config
 
 FOLDS = {"split_mode": "cv-kfold-4"}
 NEIGHBORS = {"train": {"sampler": "neighbor"}, "val": {"sampler": "neighbor"}}

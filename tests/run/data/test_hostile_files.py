@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats import load_dataset, ogb
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
+from pyg_topomask.run.graphgps.formats import load_dataset, ogb
 from tests.hostile import Calls
 
 

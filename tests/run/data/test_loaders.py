@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import Coordinates, Standardize, input_features
-from pyg_topomask.run.data.formats import LoadedDataset, load_dataset
-from pyg_topomask.run.data.formats.negatives import ResampleNegatives
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.splits import split_items
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.sampling import build_sampling_transforms, check_memory
+from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.formats import LoadedDataset, load_dataset
+from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, check_memory
 from pyg_topomask.run.task import Task, classification
 
 
@@ -172,7 +172,7 @@ def test_redrawing_changes_training_walks_only(tiny):
 
 def test_walks_that_will_not_fit_into_memory_are_refused_early(tiny, monkeypatch):
     monkeypatch.setattr("pyg_topomask.run.data.loaders._GRAPHS_TOGETHER", 2)
-    monkeypatch.setattr("pyg_topomask.run.model.sampling.available_mib", lambda: 1e-3)
+    monkeypatch.setattr("pyg_topomask.run.graphgps.model.sampling.available_mib", lambda: 1e-3)
     config, done = load(tiny).config, []
     walks, dataset = build_sampling_transforms(config, 0), load_dataset(config.dataset)
     with pytest.raises(RunError, match=r"not fit into memory: 46 more graphs need .*num_walks"):
@@ -180,7 +180,7 @@ def test_walks_that_will_not_fit_into_memory_are_refused_early(tiny, monkeypatch
     assert ("walks, edges and trees", 2) not in done
     given = [Data(x=torch.ones(2**20, dtype=torch.float64))] * 3  # 8 MiB, which are there already
     drawn = [Data(x=given[0].x, walk=torch.ones(size * 2**20, dtype=torch.uint8)) for size in (1, 2, 3)]
-    monkeypatch.setattr("pyg_topomask.run.model.sampling.available_mib", lambda: 20.5)
+    monkeypatch.setattr("pyg_topomask.run.graphgps.model.sampling.available_mib", lambda: 20.5)
     check_memory(config, given, drawn, remaining=10)
     with pytest.raises(RunError, match="11 more graphs need about 22 MiB, and 20 MiB are left; lower"):
         check_memory(config, given, drawn, remaining=11)

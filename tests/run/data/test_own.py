@@ -6,9 +6,9 @@ from torch_geometric.data import Data, InMemoryDataset
 
 from pyg_topomask.datasets import register_dataset
 from pyg_topomask.run.cli import main
-from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
+from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.task import Task, classification
 from tests.hostile import Calls
 

@@ -11,12 +11,12 @@ from torch_geometric.utils import to_dense_adj, to_undirected
 import pyg_topomask
 from pyg_topomask.run import run_config
 from pyg_topomask.run.commands.predict import predict
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.parts import Neighborhoods, clusters
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.formats import LoadedDataset
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.task import classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.transforms import AddRandomWalks

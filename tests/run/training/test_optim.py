@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from pyg_topomask.run.config.load import load
-from pyg_topomask.run.model.build import build_model
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.model.build import build_model
 from pyg_topomask.run.training.optim import OPTIMIZERS, build_optimizer, build_scheduler, learning_rate_factor
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}

@@ -1,0 +1,197 @@
+"""Checks of a config that need no data: names, keys that nothing uses, and a trial of the model on a fake graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import to_undirected
+
+from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
+from pyg_topomask.nn.attention import EVERY_ATTENTION
+from pyg_topomask.run.data.features import CATEGORICAL, CATEGORICAL_EDGES, fitted_features, input_features, width
+from pyg_topomask.run.errors import ConfigError, did_you_mean
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.config.load import ParsedConfig
+from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
+from pyg_topomask.run.graphgps.formats import level_of, possible_tasks
+from pyg_topomask.run.graphgps.model.attentions import MASK_KEY, attentions_of, masks_of, twice_given
+from pyg_topomask.run.graphgps.model.build import build_model, convs_of, sized
+from pyg_topomask.run.graphgps.model.convs import CONVS
+from pyg_topomask.run.graphgps.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, key_in
+from pyg_topomask.run.graphgps.unused import keys_without_effect, unused_keys
+from pyg_topomask.run.task import Task
+from pyg_topomask.run.training.losses import is_distance, loss_problem
+from pyg_topomask.run.training.metrics import metric_names
+from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
+from pyg_topomask.transforms.grid_shape import grid_links
+
+COLUMNS = {
+    **{"Atom": 9, "ASTNode": 3, "TypeDictNode": 1, "PPANode": 1, "VOCNode": 14, "COCONode": 14, "CityNetworkNode": 37},
+    **{"Bond": 3, "ASTEdge": 2, "TypeDictEdge": 1, "PPAEdge": 7, "VOCEdge": 2, "COCOEdge": 2, "LinearEdge": 1},
+}
+"""Number of columns of the features that an encoder takes; others take any number, here 3."""
+
+
+def name_problems(config: Config) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) of names of convolutions, attentions, masks, encoders and heads."""
+    return [*layer_problems(config), *twice_given(config, config.is_given), *_encoder_problems(config)]
+
+
+def _unknown(key: str, kind: str, name: str, known: Sequence[str], others: Sequence[str] = ()) -> tuple[str, str]:
+    hint = did_you_mean(name, [*known, *others])
+    return key, f"no {kind} is called {name!r}; there are {', '.join(known)}.{hint}"
+
+
+def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
+    """Pairs (key, what is wrong) of names of convolutions, attentions and masks."""
+    attentions, convs, key = [*EVERY_ATTENTION, *PEER_ATTENTIONS, "None"], [*CONVS, "None"], "gt.layer_type"
+    for name in sorted({*ATTENTION} & {*PEER_ATTENTIONS, *CONVS}):
+        yield key, f"{name!r} has another meaning here: register the attention under another name"
+    for name in config.topomask.masks:
+        if name not in ("none", *MASK):
+            yield _unknown(MASK_KEY, "mask", name, ["none", *MASK])
+    for position, part in enumerate(config.gt.layer_type.split("+")):
+        if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *EVERY_ATTENTION}:
+            found = ("attention", part, attentions, convs) if position else ("convolution", part, convs, attentions)
+            yield _unknown(key, *found)
+    if config.model.graph_pooling == "graph_token" and not attentions_of(config):
+        message = "graph_token needs an attention in gt.layer_type, because message passing does not reach the token"
+        yield "model.graph_pooling", message
+    for name in convs_of(config):
+        if CONVS[name].needs_edges and not config.dataset.edge_encoder:
+            yield key, f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)"
+
+
+def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
+    data, encoders = config.dataset, [*NODE_ENCODERS, *PLAIN_ENCODERS, *POSITIONAL_ENCODERS]
+    for name in data.node_encoder_parts:
+        if name not in encoders:
+            yield _unknown("dataset.node_encoder_name", "encoder", name, encoders)
+    if data.edge_encoder and data.edge_encoder_name not in EDGE_ENCODERS:
+        yield _unknown("dataset.edge_encoder_name", "encoder", data.edge_encoder_name, [*EDGE_ENCODERS])
+    if config.gnn.head not in ("default", *HEADS):
+        yield _unknown("gnn.head", "head", config.gnn.head, ["default", *HEADS])
+    bases = base_encoders(config)
+    if len(bases) > 1:
+        yield "dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: choose one"
+
+
+def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a loss, metric or head that fits none of the data set's possible tasks."""
+    losses = [loss_problem(config.model.loss_fun, task) for task in tasks]
+    if all(losses):
+        yield "model.loss_fun", str(losses[-1])
+    names = {name for task in tasks for name in metric_names(task, config.metric_best)}
+    if config.metric_best not in names:
+        yield "metric_best", f"the task has no {config.metric_best!r}; there are {', '.join(sorted(names))}"
+    level, head = tasks[0].level, config.gnn.head
+    of_head = head.rpartition("_")[2]  # the names of all heads end in what they predict
+    if of_head not in ("default", level):
+        yield "gnn.head", f"{head} is for {of_head}s; {config.dataset.name} has {level}s"
+    if (head == "ogb_code_graph") != (tasks[0].kind == "subtoken"):
+        yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
+
+
+_KINDS = {"regression": "regression", "classification_multilabel": "multilabel", "subtoken_prediction": "subtoken"}
+"""Kinds of targets by ``dataset.task_type``; all others are classes."""
+
+
+def notes_of(parsed: ParsedConfig) -> list[str]:
+    """What a user should know of a valid config: keys without effect, and settings that are odd and can be run."""
+    notes = [f"no effect: {', '.join(keys)} ({why})" for why, keys in keys_without_effect(parsed).items()]
+    data, loss = parsed.config.dataset, parsed.config.model.loss_fun
+    tasks = possible_tasks(data)
+    task, kind = tasks[0], _KINDS.get(data.task_type, "multiclass")
+    if data.task != "graph" and data.task.replace("link_pred", "edge") != task.level:  # GraphGPS writes graph for all
+        notes.append(f"no effect: dataset.task {data.task} ({data.name} has targets of {task.level}s)")
+    if kind not in {"multiclass" if it.kind == "binary" else it.kind for it in tasks}:
+        notes.append(f"no effect: dataset.task_type {data.task_type} ({data.name} has {task.kind} targets)")
+    if task.level == "edge" and is_distance(loss):
+        notes.append(f"model.loss_fun: {loss} of raw scores and the targets 0 and 1; cross_entropy is usual for edges")
+    return notes
+
+
+def check_parsed(parsed: ParsedConfig) -> list[str]:
+    """Make all checks that need no data; return the keys that an override leaves unused.
+
+    A key that the chosen attention does not use is refused, unless the command line chose the attention or its mask, so
+    that a config can be run with another mask or without one.
+
+    Raises:
+        ConfigError: If the model cannot be built, or fails on a fake graph.
+    """
+    tasks = possible_tasks(parsed.config.dataset)
+    parsed.refuse([*name_problems(parsed.config), *task_problems(parsed.config, *tasks)])
+    random_state, section = torch.get_rng_state(), "gt"
+    try:
+        unused = unused_keys(parsed.config)
+        section = "topomask"
+        batch = fake_batch(parsed.config)
+        section = "gt"
+        _try_model(parsed.config, batch)
+    except (ValueError, TypeError) as error:
+        key = key_in(str(error), parsed.config) or section
+        raise ConfigError(parsed.describe(key, f"the model cannot be built: {error}")) from error
+    finally:
+        torch.set_rng_state(random_state)
+    if not {"gt.layer_type", MASK_KEY} & parsed.overridden:
+        parsed.refuse(unused)
+    return [key for key, _ in unused]
+
+
+def fake_batch(config: Config) -> Data:
+    """Two small graphs with all attributes that the model reads."""
+    features = input_features(config)
+    graphs = [features(graph) for graph in fake_graphs(config)]
+    for step in (
+        *(cls.fit(graphs) for cls in fitted_features(config)),
+        *build_encodings(config),
+        *build_sampling_transforms(config, seed=0),
+    ):
+        graphs = [step(graph) for graph in graphs]
+    return Batch.from_data_list(graphs)
+
+
+def _try_model(config: Config, batch: Data) -> None:
+    level = level_of(config.dataset)
+    outputs = 1 if level == "edge" else 2
+    sizes = (width(batch.x) or 1, outputs, width(batch.edge_attr), level)
+    model = build_model(sized(config, *sizes), *sizes)
+    (model(batch).sum() + auxiliary_loss(model)).backward()
+    build_scheduler(config, build_optimizer(config, model))
+
+
+def _features(encoder: str, rows: int, generator: torch.Generator) -> Tensor:
+    columns = COLUMNS.get(encoder, 3)
+    if encoder in (*CATEGORICAL, *CATEGORICAL_EDGES):
+        return torch.randint(2, (rows, columns), generator=generator)  # each has at least two categories
+    return torch.rand(rows, columns, generator=generator)
+
+
+def fake_graphs(config: Config, count: int = 2) -> list[Data]:
+    """Grids of two nodes along each axis in the form of the data set's class, without targets."""
+    generator, graphs = torch.Generator().manual_seed(0), []
+    node_encoder, edge_encoder = next(iter(base_encoders(config)), "LinearNode"), config.dataset.edge_encoder_name
+    edge_index, num_nodes = _grid(config)
+    for _ in range(count):
+        graph = Data(x=_features(node_encoder, num_nodes, generator), edge_index=edge_index)
+        if config.dataset.edge_encoder and edge_encoder != "DummyEdge":
+            graph.edge_attr = _features(edge_encoder, edge_index.size(1), generator)
+        if config.topomask.spanning_tree == "minimum":
+            graph.edge_weight = torch.ones(edge_index.size(1))
+        if level_of(config.dataset) == "edge":
+            graph.edge_label_index = torch.tensor([[0, 1, 0], [1, 2, 2]])
+            graph.edge_label = torch.tensor([1, 1, 0])
+        graphs.append(graph)
+    return graphs
+
+
+def _grid(config: Config) -> tuple[Tensor, int]:
+    """Edges ``[2, E]`` and number of nodes of a grid, with as many axes as the grids that the mask is for."""
+    shapes = (getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) for mask in masks_of(config))
+    axes = len(next(filter(None, shapes), (2, 2)))  # by default a cycle of four nodes
+    return to_undirected(grid_links((2,) * axes)), 2**axes

@@ -1,0 +1,281 @@
+"""Read a :class:`Config` from YAML and command-line overrides; messages give the file and line of each problem."""
+
+from __future__ import annotations
+
+import copy
+import re
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
+from pyg_topomask.run.graphgps.config.base import AlsoCalled, takes_text
+from pyg_topomask.run.graphgps.config.model import REPLACED
+from pyg_topomask.run.graphgps.config.schema import (
+    Config,
+    add_mask_sections,
+    all_keys,
+    contradictions,
+    keys,
+    section_of,
+)
+
+MAX_SIZE, MAX_DIGITS, MAX_PROBLEMS = 1_000_000, 400, 20
+"""Largest number of characters of a file and of a number, and the number of problems that are named."""
+
+
+@dataclass
+class ParsedConfig:
+    """A config and its origin.
+
+    Args:
+        config: The config.
+        name: Name of the config and of the folder of its runs: the stem of the file, followed by ``name_tag``.
+        file: The file; None if the config was not read from a file.
+        lines: The line of each key in the file.
+        overridden: The keys that were given on the command line.
+        written: The config before missing keys were copied from another run; None if none were.
+    """
+
+    config: Config
+    name: str
+    file: str | None = None
+    lines: dict[str, int] = field(default_factory=dict)
+    overridden: frozenset[str] = frozenset()
+    written: Config | None = None
+
+    def refuse(self, problems: Iterable[tuple[str, str]]) -> None:
+        """Raise a :class:`ConfigError` for pairs (key, what is wrong), if there are any."""
+        lines = [self.describe(key, message) for key, message in problems]
+        if lines:
+            raise ConfigError("\n".join(lines))
+
+    def describe(self, key: str, message: str) -> str:
+        """One line with the place where the key was set, its name, and the message."""
+        if any(name == key or (name.startswith(f"{key}.") and key not in self.lines) for name in self.overridden):
+            return f"command line: {key}: {message}"
+        line, parent = self.lines.get(key), key
+        while line is None and "." in parent:
+            parent = parent.rsplit(".", 1)[0]
+            line = self.lines.get(parent)
+        where = self.file if line is None or self.file is None else f"{self.file}, line {line}"
+        return f"{where}: {key}: {message}" if where else f"{key}: {message}"
+
+
+def load(
+    source: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str] = (), name: str = "config"
+) -> ParsedConfig:
+    """Read a config from a file, a nested mapping or a :class:`Config`, apply overrides and validate it.
+
+    Raises:
+        ConfigError: If the text is not YAML, a key is unknown, or values are wrong or contradict each other.
+    """
+    add_mask_sections()
+    lines: dict[str, int] = {}
+    file = None
+    if isinstance(source, Config):
+        values = source.model_dump(exclude_unset=True)
+    elif isinstance(source, Mapping):
+        values = copy.deepcopy(dict(source))
+    else:
+        if not str(source):
+            raise ConfigError("the name of the config file is empty")
+        file, name = str(source), Path(source).stem
+        values, lines = read_yaml(Path(source))
+    overridden = _override(values, overrides)
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        draft = ParsedConfig(Config.model_construct(), name, file, lines, overridden)
+        errors = error.errors()
+        rest = [("config", f"has {len(errors) - MAX_PROBLEMS} more problems")] if len(errors) > MAX_PROBLEMS else []
+        draft.refuse([*map(_explain, errors[:MAX_PROBLEMS]), *rest])
+        raise
+    name += f"-{config.name_tag}" if config.name_tag else ""
+    parsed = ParsedConfig(config, name, file, lines, overridden)
+    parsed.refuse(contradictions(config, complete=not config.pretrained.dir))
+    return parsed
+
+
+def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
+    """Apply ``key=value`` and ``key value`` to nested values, in place; return the keys."""
+    keys, rest = [], list(overrides)
+    while rest:
+        key, equals, text = rest.pop(0).partition("=")
+        if not equals and not rest:
+            raise ConfigError(f"command line: {key}: no value given; use {key}=VALUE or {key} VALUE")
+        keys += _set(values, key, _value(key, text if equals else rest.pop(0)))
+    return frozenset(keys)
+
+
+def _value(key: str, text: str) -> Any:
+    """The value that a text has as YAML; in a name, 007 is text, not a number."""
+    *sections, name = key.split(".")
+    section = section_of(sections)
+    field = section.model_fields.get(name) if section else None
+    try:
+        value = parse_value(text)
+    except ValueError as error:
+        if field is None or not takes_text(field.annotation):
+            raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
+        return text
+    is_number = isinstance(value, (int, float, date)) and not isinstance(value, bool)
+    return text if is_number and field is not None and takes_text(field.annotation) else value
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> list[str]:
+    """Set the value of ``section.name``, or of each key in a section such as ``gt={layers: 3}``; return the keys."""
+    *sections, name = key.split(".")
+    if isinstance(value, dict) and value and section_of([*sections, name]) is not None:
+        return [found for inner in value for found in _set(values, f"{key}.{inner}", value[inner])]
+    for section in sections:
+        if values.get(section) is None:
+            values[section] = {}
+        values = values[section]
+        if not isinstance(values, dict):
+            raise ConfigError(f"command line: {key}: {section!r} is not a section")
+    values[name] = value
+    return [key]
+
+
+def _explain(error: Any) -> tuple[str, str]:
+    """(key, message) of one pydantic error."""
+    path = [part for part in error["loc"] if isinstance(part, str)]
+    key, kind, given = ".".join(_known_path(path)), error["type"], error.get("input")
+    if kind == "invalid_key":
+        return ".".join([*error["loc"][:-1], str(given)]), "a key must be a name"
+    if kind == "extra_forbidden":
+        return key, "unknown key." + _suggest_key(key)
+    if kind == "missing":
+        return key, "this key is required"
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        if not choices:
+            return key, f"must be {error['ctx']['expected'].lower()} (got {_shown(given)})"
+        hint = did_you_mean(given, choices) if isinstance(given, str) else ""
+        hint = f" Instead, {REPLACED[given]}" if hint == "" and isinstance(given, str) and given in REPLACED else hint
+        return key, f"must be one of {', '.join(choices)} (got {_shown(given)}).{hint}"
+    message = error["msg"].removeprefix("Value error, ")
+    first = message[0] if message[1:2].isupper() else message[0].lower()  # an acronym such as GCN keeps its capital
+    return key, f"{first}{message[1:]} (got {_shown(given)})"
+
+
+def _shown(value: Any) -> str:
+    """A short text for any value; a YAML alias can expand to billions of entries."""
+    return _SHORT.repr(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 80
+
+
+def _known_path(path: list[str]) -> list[str]:
+    """The path down to the key, without the tags that pydantic appends for the members of a union."""
+    depth = 0
+    while depth < len(path) and section_of(path[:depth]) is not None:
+        depth += 1
+    return path[:depth]
+
+
+def _suggest_key(key: str) -> str:
+    """Suggest our key for another library's name, else the nearest key of the section, of that name, or of all."""
+    known, (section, _, name) = all_keys(), key.rpartition(".")
+    found = next((key.name for key in keys() if AlsoCalled(name) in key.field.metadata), None)
+    siblings = {k.removeprefix(f"{section}."): k for k in known if section and k.startswith(f"{section}.")}
+    found = found or siblings.get(nearest(name, siblings) or "")
+    found = found or next((k for k in known if k.rsplit(".", 1)[-1] == name), None)
+    found = found or nearest(key, [*known, *(k for k in Config.model_fields if section_of([k]))])
+    return f" Did you mean {found!r}?" if found else ""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads ``1e-5`` as a number, as YAML 1.2 does, and refuses what only YAML 1.1 takes as one: ``1:30``, ``010``."""
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """The value of an integer or a float."""
+        if re.match(r"[-+]?(0\d|.*:)", node.value):
+            problem = f"{node.value} is 60-based or octal in YAML 1.1; write a plain number, or put a text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        if len(node.value) > MAX_DIGITS:
+            problem = f"a number has {len(node.value)} characters; at most {MAX_DIGITS} are allowed"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        whole = node.tag.endswith(":int")
+        return self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
+
+
+for _tag in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def parse_value(text: str) -> Any:
+    """The value of a YAML text, as plain data.
+
+    Raises:
+        ValueError: If the text is not YAML.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except Exception as error:  # invalid scalars, such as the date 2024-13-45, raise many kinds of errors
+        raise ValueError(_reason(error)) from None
+
+
+def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The values of a YAML file and the line of each dotted key.
+
+    Raises:
+        ConfigError: If the file cannot be read, or does not contain a mapping.
+    """
+    try:
+        with path.open(encoding="utf-8") as opened:
+            text = opened.read(MAX_SIZE + 1)
+        if len(text) > MAX_SIZE:
+            raise ValueError(f"a config has at most {MAX_SIZE:,} characters, and this file has more")
+    except (OSError, ValueError) as error:  # a null byte in the name, or no text in UTF-8
+        raise ConfigError(f"{str(path)!r}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        values = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
+    except Exception as error:  # as above
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: unreadable YAML: {_reason(error)}") from None
+    if node is None:
+        raise ConfigError(f"{path}, line 1: a config is a mapping of sections, and this file contains none")
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}, line 1: a config is a mapping of sections (got {type(values).__name__})")
+    lines: dict[str, int] = {}
+    _collect_lines(path, node, [], lines)
+    return values, lines
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "brackets or sections are nested too deeply"
+    reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
+    return str(reason).partition("\n")[0] or type(error).__name__
+
+
+def _collect_lines(path: Path, node: yaml.Node, above: list[str], lines: dict[str, int]) -> None:
+    """Record the lines of a section's keys, not of values below them: an alias there may contain itself.
+
+    Raises:
+        ConfigError: If a key is given twice.
+    """
+    if section_of(above) is None or not isinstance(node, yaml.MappingNode):
+        return
+    for key_node, value_node in node.value:
+        here = [*above, str(key_node.value)]
+        key, line = ".".join(here), key_node.start_mark.line + 1
+        if key in lines and key_node.value != "<<":
+            raise ConfigError(f"{path}, line {line}: {key} is given a second time (first in line {lines[key]})")
+        lines[key] = line
+        _collect_lines(path, value_node, here, lines)

@@ -1,0 +1,145 @@
+"""Data sets that PyG's own classes or ours read: sets of graphs, and single graphs whose nodes are classified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch_geometric import datasets as pyg
+from torch_geometric.data import Data
+from torch_geometric.transforms import Constant, LocalDegreeProfile
+from torch_geometric.utils import one_hot
+
+from pyg_topomask import __version__
+from pyg_topomask.datasets import DigitsDataset
+from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
+from pyg_topomask.run.graphgps.formats.base import LoadedDataset, Raw, cached, from_parts, from_raw, need
+from pyg_topomask.run.task import PARTS, Task, classification
+
+CANVAS = {"plain": 8, "shifted": 16, "plain-positions": 8, "shifted-positions": 16}
+"""Side of the canvas of handwritten digits by name; with positions, rows and columns are features, too."""
+
+
+PLANETOID = [f"raw/ind.{{name}}.{part}" for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")]
+GEOM_GCN = ["raw/out1_node_feature_label.txt", "raw/out1_graph_edges.txt"]
+
+
+def generated(cls: Any, data: DatasetConfig, task: Task) -> LoadedDataset:
+    """A data set of ours, which is generated in the number and size that the config gives."""
+    arguments = [*([] if data.name == "none" else [data.name]), data.num_graphs, data.num_nodes]
+    folder = "-".join(map(str, [*arguments, f"v{__version__}"]))
+    return LoadedDataset(cached(Path(cls.__name__, folder), lambda root: cls(root, *arguments)), task)
+
+
+def digits(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """Handwritten digits as grids of pixels; they come with scikit-learn."""
+    need("sklearn.datasets", "PyG-DigitsDataset")
+    side = CANVAS[data.name]
+    dataset = cached(Path("DigitsDataset", f"{side}-v{__version__}"), lambda root: DigitsDataset(root, side))
+    dataset.transform = _append_one_hot_position if data.name.endswith("positions") else None
+    return LoadedDataset(dataset, task)
+
+
+def _append_one_hot_position(data: Data) -> Data:
+    """Append the one-hot row and column of each pixel to the features: a linear encoder adds a vector for each."""
+    data.x = torch.cat([data.x, *map(one_hot, data.pos.long().unbind(1))], dim=1)
+    return data
+
+
+def tu(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """TU data sets; they have no split of their own."""
+    is_regression = task.kind == "regression"
+    target = "graph_attributes" if is_regression else "graph_labels"
+    raw = Raw("TUDataset", data.name, tuple(f"raw/{data.name}_{part}.txt" for part in ("A", "graph_indicator", target)))
+    build = partial(pyg.TUDataset, name=data.name, use_node_attr=data.use_node_attr)
+    dataset = from_raw(raw, data, lambda root: _fitting(build(root)))
+    if is_regression:
+        return LoadedDataset(dataset, Task("graph", "regression", int(dataset[0].y.numel())))
+    return LoadedDataset(dataset, classification("graph", int(dataset.num_classes)))
+
+
+def _fitting(dataset: pyg.TUDataset) -> pyg.TUDataset:
+    """Refuse raw files that do not fit each other, which PyG reads without an error."""
+    for graph in dataset:
+        graph.validate()
+    return dataset
+
+
+def benchmark(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """GNNBenchmarkDataset; the features of superpixels are their intensity and position."""
+    name, family = data.name, "GNNBenchmarkDataset"
+    if name == "CSL":
+        raw = Raw(family, name, ("raw/graphs_Kary_Deterministic_Graphs.pkl", "raw/y_Kary_Deterministic_Graphs.pt"))
+        return LoadedDataset(from_raw(raw, data, lambda root: pyg.GNNBenchmarkDataset(root, name)), task)
+    transform = _append_position if name in ("MNIST", "CIFAR10") else None
+    raw = Raw(family, name, (f"raw/{name}_v2.pt",))
+    return from_parts(raw, data, task, lambda root, part: pyg.GNNBenchmarkDataset(root, name, part, transform))
+
+
+def _append_position(data: Data) -> Data:
+    """Append positions to the features, as in GraphGPS."""
+    data.x = torch.cat([data.x.float().view(data.num_nodes, -1), data.pos.float()], dim=1)
+    del data.pos
+    return data
+
+
+def zinc(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """ZINC: ``subset`` of 12,000 molecules, or ``full``."""
+    raw = Raw("ZINC", "", tuple(f"raw/{part}.{kind}" for part in PARTS for kind in ("pickle", "index")))
+    return from_parts(raw, data, task, lambda root, part: pyg.ZINC(root, data.name == "subset", part), key=data.name)
+
+
+def aqsol(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """AQSOL: solubility of molecules."""
+    raw = Raw("AQSOL", "", tuple(f"raw/{name}.pickle" for name in (*PARTS, "atom_dict", "bond_dict")))
+    return from_parts(raw, data, task, pyg.AQSOL)
+
+
+def malnet(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """MalNetTiny; its nodes have no features, and the name chooses those that are added."""
+    raw = Raw("MalNetTiny", "", ("raw/malnet-graphs-tiny", "raw/split_info_tiny/type"))
+    transform = LocalDegreeProfile() if data.name == "LocalDegreeProfile" else Constant(cat=False)
+    return from_parts(raw, data, task, lambda root, part: pyg.MalNetTiny(root, part, transform))
+
+
+def one_graph(
+    cls: Any,
+    files: Sequence[str],
+    data: DatasetConfig,
+    task: Task,
+    subfolder: Callable[[str], str] = str,
+    **arguments: Any,
+) -> LoadedDataset:
+    """A data set of a single graph.
+
+    Args:
+        cls: PyG's class, which takes a root and, unless ``subfolder`` is empty, a name.
+        files: Its raw files; ``{name}`` stands for the name in lower case, ``{folder}`` for ``subfolder``.
+        data: The config.
+        task: Not used: the data have the number of classes.
+        subfolder: Its folder below the root, by name.
+        **arguments: Further arguments of the class.
+    """
+    folder, lower = subfolder(data.name), data.name.lower()
+    raw = Raw(cls.__name__, folder, tuple(file.format(name=lower, folder=folder) for file in files))
+    name = [data.name] if folder else []
+    dataset = from_raw(raw, data, lambda root: cls(root, *name, **arguments))
+    graph = dataset[0]
+    graph.y = graph.y.view(-1)
+    return LoadedDataset([graph], classification("node", int(dataset.num_classes)))
+
+
+class CityNetwork(pyg.CityNetwork):
+    """Unpacks a local archive instead of downloading it; PyG's class unpacks only files that it downloads."""
+
+    @property
+    def raw_dir(self) -> str:
+        return str(Path(self.root, self.name, "unpacked"))
+
+    def download(self) -> None:
+        self.download_path = str(Path(self.root, self.name, "raw", f"{self.name}.tar.gz"))
+        if not Path(self.download_path).exists():
+            super().download()

@@ -1,0 +1,168 @@
+"""Build the attentions and masks of a config, and list the attributes that they need on a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from pyg_topomask.nn import MASK, Attention
+from pyg_topomask.nn.attention import EVERY_ATTENTION
+from pyg_topomask.nn.gps_network import BIAS
+from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.mask import Mask
+from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.model.encoders import uses_pair_bias
+
+MASK_KEY = "topomask.mask"
+"""Key of the mask of attentions that take any mask."""
+
+_TRANSLATIONS: dict[str, Callable[[Config, int], Any]] = {
+    "seed": lambda config, layer: config.seed * 1000 + layer,  # runs and layers have different draws
+    "gt.sparse.head_agg": lambda config, layer: config.gt.sparse.head_agg.lower(),
+    "topomask.num_tables": lambda config, layer: walks_of_layer(config, layer),
+    "prep.exp": lambda config, layer: config.prep.exp and config.prep.use_exp_edges,
+    "dataset.edge_encoder": lambda config, layer: config.gt.dim_hidden if config.dataset.edge_encoder else None,
+    "posenc_GraphormerBias.enable": lambda config, layer: BIAS if uses_pair_bias(config) else None,
+}
+"""Keys whose value is not the argument itself, with a function of the config and the layer's number that gives it."""
+
+
+def walks_of_layer(config: Config, layer: int) -> int | tuple[int, ...]:
+    """Number of the set of walks that a layer uses, or one number for each head."""
+    count, heads = config.topomask.num_tables, config.gt.n_heads
+    if config.topomask.tables == "layer":
+        return layer % count
+    return tuple((layer * heads + head) % count for head in range(heads))
+
+
+def attentions_of(config: Config) -> list[str]:
+    """Names of the attentions in ``gt.layer_type``, in our spelling."""
+    return [name for name in config.gt.parts if name in EVERY_ATTENTION]
+
+
+def masks_of(config: Config) -> list[str]:
+    """Names of the masks that ``topomask.mask`` gives to an attention of the layers, without ``none``."""
+    taken = any(_takes_mask(name) for name in attentions_of(config))
+    return [name for name in dict.fromkeys(config.topomask.masks) if taken and name in MASK]
+
+
+def mask_of(config: Config) -> str | None:
+    """The mask of the layers for messages, such as ``hop`` or ``none+hop``, or None."""
+    return "+".join(config.topomask.masks) if masks_of(config) else None
+
+
+def _takes_mask(name: str) -> bool:
+    return MASK_KEY in EVERY_ATTENTION[name].config_keys.values()
+
+
+def layers_text(layer_type: str, mask: str | None) -> str:
+    """Layers and mask for messages, such as ``GCN+Masked with topomask.mask heat``."""
+    return f"{layer_type} with topomask.mask {mask}" if mask else layer_type
+
+
+def build_attention(config: Config, name: str, layer: int = 0) -> Attention:
+    """The attention of that name, for one layer."""
+    arguments = attention_arguments(config, name, layer)
+    if _takes_mask(name):
+        arguments["mask"] = build_mask(config, layer)
+    return EVERY_ATTENTION[name](config.gt.dim_hidden, **arguments)
+
+
+def build_mask(config: Config, layer: int = 0) -> Mask | list[Mask | None] | None:
+    """The mask that ``topomask.mask`` gives to an attention of a layer, None, or a list of both."""
+    names, counts = config.topomask.masks, config.topomask.mask_heads or []
+    groups = [range(sum(counts[:i]), sum(counts[: i + 1])) for i in range(len(counts))]
+    masks = [
+        None if name == "none" else MASK[name](**mask_arguments(config, name, layer, heads))
+        for name, heads in zip_longest(names, groups)
+    ]
+    return masks[0] if isinstance(config.topomask.mask, str) else masks
+
+
+def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
+    """Constructor arguments of an attention, except its mask, from the config."""
+    arguments = _arguments(config, EVERY_ATTENTION[name].config_keys, layer)
+    if not arguments.get("graph_edges", True):  # then edge features are not used
+        arguments["edge_dim"] = None
+    return arguments
+
+
+def mask_arguments(config: Config, name: str, layer: int = 0, heads: Sequence[int] | None = None) -> dict[str, Any]:
+    """Constructor arguments of a layer's mask, from its section and the flat keys of the config.
+
+    Args:
+        config: The config.
+        name: Name of the mask.
+        layer: Number of the layer.
+        heads: Numbers of the heads that the mask serves; all if :obj:`None`.
+
+    Raises:
+        ValueError: If the config lacks an argument without a default.
+    """
+    keys, section = _mask_keys(config, name), type(config.value(f"topomask.mask_{name}"))
+    arguments = _arguments(config, keys, layer)
+    for argument, parameter in signature(MASK[name]).parameters.items():
+        if parameter.default is parameter.empty and argument in {*keys} - {*arguments}:
+            text = section.model_fields[argument].description if argument in section.model_fields else None
+            means = f": {text.replace('``', '').rstrip('.')}" if text else ""
+            raise ValueError(f"mask {name} needs {argument!r}; set {keys[argument]}{means}")
+    if heads is not None:
+        arguments |= {"heads": len(heads)} if "heads" in arguments else {}
+        table = arguments.get("table")
+        arguments |= {"table": [table[head] for head in heads]} if isinstance(table, tuple) else {}
+    return arguments
+
+
+def _arguments(config: Config, keys: Mapping[str, str], layer: int = 0) -> dict[str, Any]:
+    """Value of each argument; if a key of ``topomask`` is not given, the class's own default holds."""
+    return {
+        argument: _TRANSLATIONS[key](config, layer) if key in _TRANSLATIONS else config.value(key)
+        for argument, key in keys.items()
+        if key != MASK_KEY and (not key.startswith("topomask.") or config.is_given(key))
+    }
+
+
+def _mask_keys(config: Config, name: str) -> dict[str, str]:
+    """The key of each constructor argument of a mask: a flat key, unless its section gives the argument."""
+    section, flat = config.value(f"topomask.mask_{name}"), MASK[name].config_keys
+    own = {argument: f"topomask.mask_{name}.{argument}" for argument in type(section).model_fields}
+    return own | {argument: key for argument, key in flat.items() if argument not in section.model_fields_set}
+
+
+def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) for arguments of the mask that both its section and a flat key give.
+
+    Args:
+        config: The config.
+        is_given: Whether a flat key counts as given. In GraphGym's ``cfg`` all keys have a value, and those count that
+            differ from the default.
+    """
+    return [
+        (f"topomask.mask_{mask}.{argument}", f"{key} gives the same setting: leave one of the two out")
+        for mask in masks_of(config)
+        for argument, key in MASK[mask].config_keys.items()
+        if argument in config.value(f"topomask.mask_{mask}").model_fields_set and is_given(key)
+    ]
+
+
+def argument_keys(config: Config) -> list[tuple[str, str]]:
+    """Pairs (constructor argument, key) of the attentions and the masks of a config."""
+    tables = [EVERY_ATTENTION[name].config_keys for name in attentions_of(config)]
+    tables += [_mask_keys(config, mask) for mask in masks_of(config)]
+    return [pair for keys in tables for pair in keys.items()]
+
+
+def built_attentions(config: Config) -> list[Attention]:
+    """The attentions of all layers on the meta device, which say what they need on a graph."""
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        names = attentions_of(config)
+        return [build_attention(config, name, layer) for layer in range(config.gt.layers) for name in names]
+
+
+def requirements(config: Config) -> tuple[str, ...]:
+    """The attributes that the attentions and their mask need on a graph, without repetition."""
+    return requirements_of(*built_attentions(config))
