@@ -117,19 +117,16 @@ def test_rounds():
     assert [distinguishes(first, second, rounds=rounds) for rounds in (None, 0, 1, 2)] == [True, False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "kind", "message"),
-    [
-        (HeteroData(), cycles(3), TypeError, "HeteroData.*to_homogeneous"),
-        (cycles(3), Batch.from_data_list([cycles(3), cycles(3)]), TypeError, "to_data_list"),
-        (Data(num_nodes=2), cycles(3), ValueError, "no edges; it needs 'edge_index'"),
-        (graph(2, [(0, 5)]), cycles(3), ValueError, "contains node 5"),
-        (nodes(1.0), ONE, ValueError, "'x' is on some of the graphs only"),
-        (nodes(1.0), graph(1, [], x=torch.ones(1, 2)), ValueError, r"columns.*\[1, 2\]"),
-        (nodes(float("nan")), ONE, ValueError, "'x'"),
-        (graph(2, [], x=torch.ones(3, 1)), graph(2, [], x=torch.ones(3, 1)), ValueError, "'x' must have one row"),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "kind", "message"), [
+    (HeteroData(), cycles(3), TypeError, "HeteroData.*to_homogeneous"),
+    (cycles(3), Batch.from_data_list([cycles(3), cycles(3)]), TypeError, "to_data_list"),
+    (Data(num_nodes=2), cycles(3), ValueError, "no edges; it needs 'edge_index'"),
+    (graph(2, [(0, 5)]), cycles(3), ValueError, "contains node 5"),
+    (nodes(1.0), ONE, ValueError, "'x' is on some of the graphs only"),
+    (nodes(1.0), graph(1, [], x=torch.ones(1, 2)), ValueError, r"columns.*\[1, 2\]"),
+    (nodes(float("nan")), ONE, ValueError, "'x'"),
+    (graph(2, [], x=torch.ones(3, 1)), graph(2, [], x=torch.ones(3, 1)), ValueError, "'x' must have one row"),
+])  # fmt: skip
 def test_refused_inputs(first, second, kind, message):
     with pytest.raises(kind, match=message):
         distinguishes(first, second)

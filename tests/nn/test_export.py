@@ -83,18 +83,15 @@ def test_every_mask(name):
 
 
 @slow
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"norm": "layer_norm", "pool": "max"},
-        {"norm": "graph_norm", "pool": None},
-        {"pre_norm": True, "checkpoint": True, "dropout": 0.5, "pool": "add"},
-        {"edge_dim": 3, "conv": lambda *_: GatedGCN(8)},
-        {"edge_dim": 3, "conv": lambda *_: GINEConv(torch.nn.Linear(8, 8), edge_dim=8)},
-        {"attn": lambda: MaskedAttention(8, 2, mask=[None, GRFMask(2), HopMask()])},
-        {"attn": lambda: MaskedAttention(8, 2, "exp", mask=[GRFMask(), HopMask()], mask_heads=(1, 1))},
-    ],
-)
+@pytest.mark.parametrize("settings", [
+    {"norm": "layer_norm", "pool": "max"},
+    {"norm": "graph_norm", "pool": None},
+    {"pre_norm": True, "checkpoint": True, "dropout": 0.5, "pool": "add"},
+    {"edge_dim": 3, "conv": lambda *_: GatedGCN(8)},
+    {"edge_dim": 3, "conv": lambda *_: GINEConv(torch.nn.Linear(8, 8), edge_dim=8)},
+    {"attn": lambda: MaskedAttention(8, 2, mask=[None, GRFMask(2), HopMask()])},
+    {"attn": lambda: MaskedAttention(8, 2, "exp", mask=[GRFMask(), HopMask()], mask_heads=(1, 1))},
+])  # fmt: skip
 def test_other_models(settings):
     attn = settings.pop("attn", lambda: GRFAttention(8, 2))
     checked(model_of(attn, attn, **settings), settings.get("edge_dim"))
@@ -184,15 +181,12 @@ def _changed():
     return attn
 
 
-@pytest.mark.parametrize(
-    ("attn", "settings", "message"),
-    [
-        (_changed, {}, "torch.export cannot take this GRFAttention, because it was changed after it was made"),
-        (lambda: OwnAttention(8, torch.relu), {}, "whose arguments are numbers and texts .got <built-in method relu"),
-        (lambda: MaskedAttention(8), {"pool": "graph_token"}, "cannot take a model with pool='graph_token'"),
-        (lambda: GRFAttention(8), {"train": True}, "torch.export takes GRFAttention in evaluation mode only: call"),
-    ],
-)
+@pytest.mark.parametrize(("attn", "settings", "message"), [
+    (_changed, {}, "torch.export cannot take this GRFAttention, because it was changed after it was made"),
+    (lambda: OwnAttention(8, torch.relu), {}, "whose arguments are numbers and texts .got <built-in method relu"),
+    (lambda: MaskedAttention(8), {"pool": "graph_token"}, "cannot take a model with pool='graph_token'"),
+    (lambda: GRFAttention(8), {"train": True}, "torch.export takes GRFAttention in evaluation mode only: call"),
+])  # fmt: skip
 def test_refusals(attn, settings, message):
     model = model_of(attn, conv=lambda *_: torch.nn.Module(), **{k: v for k, v in settings.items() if k != "train"})
     model.layers[0].conv = model.layers[0].norm_conv = None

@@ -206,11 +206,7 @@ KEYWORDS_AND_DTYPES = [
     (lambda: HopMask(reach=3), TypeError, "HopMask takes no 'reach': it takes heads, max_hops"),
     (lambda: GPSLayer(8, attn="hop", heads=2), ValueError, r"is a mask .*MaskedAttention\(8, 2, mask=HopMask\(…\)\)"),
     (lambda: export_model(Linear(8, 8), PATH), TypeError, r"export_model takes a GPSModel \(got Linear\)"),
-    (
-        lambda: FullAttention(8)(X64),
-        TypeError,
-        "'x' is torch.float64, but .* of FullAttention are torch.float32",
-    ),
+    (lambda: FullAttention(8)(X64), TypeError, "'x' is torch.float64, but .* of FullAttention are torch.float32"),
     (lambda: PrimphormerAttention(8)(X.bfloat16()), TypeError, "'x' is torch.bfloat16"),
     (lambda: GPSLayer(8, "gcn")(X64, EDGES), TypeError, "'x' is torch.float64, but the parameters of GPSLayer are"),
     (lambda: GPSConv(8, None)(X64, EDGES), TypeError, "'x' is torch.float64, but the parameters of GPSConv are"),
@@ -219,7 +215,7 @@ KEYWORDS_AND_DTYPES = [
     (lambda: RWGNKMask()(changed("index", lambda x: x.flip(1))), ValueError, "in the same order"),
     (lambda: RWGNKMask(learnable=True)(changed("length", lambda x: x.flip(0))), ValueError, "in the same order"),
     (lambda: GRFMask(diagonal="corrected")(changed("load", lambda x: x, size=0)), ValueError, "has no coefficients"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("build", "error", "message"), [*ATTENTIONS, *NUMBERS, *MASKS, *LAYERS, *KEYWORDS_AND_DTYPES])

@@ -166,18 +166,10 @@ CASES = {
     "kronecker": (lambda d, p: KroneckerOperator(left(d, p.a), ONE), lambda d, p: p.A),
 }
 TIMES = [
-    ("factors", "factors"),
-    ("factors", "right"),
-    ("sparse", "sparse"),
-    ("halves", "factors"),
-    ("constant", "causal"),
-    ("diagonals", "scaled"),
-    ("sum", "stack_blocks"),
-    ("dense_heads", "right"),
-    ("causal", "ones"),
-    ("low_rank_heads", "series"),
-    ("product", "stack"),
-]
+    ("factors", "factors"), ("factors", "right"), ("sparse", "sparse"), ("halves", "factors"), ("constant", "causal"),
+    ("diagonals", "scaled"), ("sum", "stack_blocks"), ("dense_heads", "right"), ("causal", "ones"),
+    ("low_rank_heads", "series"), ("product", "stack"),
+]  # fmt: skip
 """Names of masks that are multiplied entry by entry."""
 
 

@@ -125,17 +125,14 @@ def test_every_table_with_a_report_has_a_page_and_reports_are_small(tables):
     assert sum(path.stat().st_size for path in STORED.iterdir()) < 2e6
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("tu_folds", '{"quick": true, "epochs": 2, "rows": {"a": {}}}', "is a trial, or has no rows"),
-        ("tu_folds", '{"quick": false, "rows": {}}', "is a trial, or has no rows"),
-        ("tu_folds", '{"epochs": 2}', "no report of tu_folds.py"),
-        ("tu_folds", '{"rows": {"enzymes: GIN": {"test": [0.5]}}}', "no report of tu_folds.py"),
-        ("tu_folds", '{"rows": ', "no report of tu_folds.py"),
-        ("typo", '{"rows": [1]}', "not named after a script"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("tu_folds", '{"quick": true, "epochs": 2, "rows": {"a": {}}}', "is a trial, or has no rows"),
+    ("tu_folds", '{"quick": false, "rows": {}}', "is a trial, or has no rows"),
+    ("tu_folds", '{"epochs": 2}', "no report of tu_folds.py"),
+    ("tu_folds", '{"rows": {"enzymes: GIN": {"test": [0.5]}}}', "no report of tu_folds.py"),
+    ("tu_folds", '{"rows": ', "no report of tu_folds.py"),
+    ("typo", '{"rows": [1]}', "not named after a script"),
+])  # fmt: skip
 def test_what_is_no_report_is_not_stored(redraw, tmp_path, name, text, message):
     (tmp_path / f"{name}.json").write_text(text)
     with pytest.raises(redraw.RunError, match=message):

@@ -188,13 +188,10 @@ def test_a_published_table_is_not_replaced_by_one_with_fewer_rows(script, tmp_pa
     assert "--quick: not allowed with argument --results" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        *("ablations", "gkat_tu", "grf_long_range", "grf_real", "grf_smooth", "masks_digits", "molecules"),
-        *("primphormer_gnn_benchmark", "primphormer_lrgb", "tu_folds"),
-    ],
-)
+@pytest.mark.parametrize("script", [
+    *("ablations", "gkat_tu", "grf_long_range", "grf_real", "grf_smooth", "masks_digits", "molecules"),
+    *("primphormer_gnn_benchmark", "primphormer_lrgb", "tu_folds"),
+])  # fmt: skip
 def test_how_threads_wait_is_set_before_torch_is_imported(script, tmp_path):
     (tmp_path / "torch.py").write_text("import os\nraise SystemExit(os.environ.get('OMP_WAIT_POLICY', 'unset'))\n")
     folder = Path(__file__).parents[2]

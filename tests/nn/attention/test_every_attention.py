@@ -27,16 +27,12 @@ from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrd
 from tests.nn.attention.references import REFERENCES, VARIANTS
 from tests.nn.attention.weights_case import WeightsCase
 
-MADE = (
-    examples(ATTENTION)
-    | VARIANTS
-    | {
-        "GRF, one head": lambda channels, heads: GRFAttention(channels),
-        "GRF, asymmetric": partial(GRFAttention, independent=False, symmetric=False),
-        "GRF, softmax": partial(GRFAttention, kernel="softmax"),
-        "GRF, random features": partial(GRFAttention, kernel="softmax_rf", num_features=16),
-    }
-)
+MADE = (examples(ATTENTION) | VARIANTS | {
+    "GRF, one head": lambda channels, heads: GRFAttention(channels),
+    "GRF, asymmetric": partial(GRFAttention, independent=False, symmetric=False),
+    "GRF, softmax": partial(GRFAttention, kernel="softmax"),
+    "GRF, random features": partial(GRFAttention, kernel="softmax_rf", num_features=16),
+})  # fmt: skip
 
 
 # Edges that are there twice, in one direction only, and from a node to itself.
@@ -89,17 +85,14 @@ def test_heads_one_by_one_give_what_all_at_once_give(monkeypatch):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        partial(FullAttention, 4, 2),
-        lambda: MaskedAttention(4, 2, "softmax", CausalMask()),
-        lambda: MaskedAttention(4, 2, mask=HopMask(2, 2), path="blocks"),
-        partial(GRFAttention, 4, 2, kernel="softmax"),
-        partial(GRFAttention, 4, 2, path="blocks"),
-        partial(GKATAttention, 4, 2, learnable=True, path="pairwise"),
-    ],
-)
+@pytest.mark.parametrize("build", [
+    partial(FullAttention, 4, 2),
+    lambda: MaskedAttention(4, 2, "softmax", CausalMask()),
+    lambda: MaskedAttention(4, 2, mask=HopMask(2, 2), path="blocks"),
+    partial(GRFAttention, 4, 2, kernel="softmax"),
+    partial(GRFAttention, 4, 2, path="blocks"),
+    partial(GKATAttention, 4, 2, learnable=True, path="pairwise"),
+])  # fmt: skip
 def test_nested_transforms_leave_nothing_with_the_batch(build):
     """What is known of a batch is first computed within two levels of torch.func, and then serves a plain call."""
     attn = build().double()

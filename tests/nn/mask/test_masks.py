@@ -133,15 +133,12 @@ def test_power_series_of_the_normalised_adjacency(name, symmetric):
         torch.testing.assert_close(found.to_dense(), wanted, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("build", "attribute"),
-    [
-        (PowerSeriesMask, "edge_weight"),
-        (lambda: PowerSeriesMask(symmetric=False), "edge_weight"),
-        (HeatMask, "edge_weight"),
-        (lambda: ForestMask(heads=2), "tree_length"),
-    ],
-)
+@pytest.mark.parametrize(("build", "attribute"), [
+    (PowerSeriesMask, "edge_weight"),
+    (lambda: PowerSeriesMask(symmetric=False), "edge_weight"),
+    (HeatMask, "edge_weight"),
+    (lambda: ForestMask(heads=2), "tree_length"),
+])  # fmt: skip
 def test_learned_weights_and_lengths_of_edges_have_a_gradient(build, attribute):
     mask, edges = build().double(), torch.tensor([[0, 0, 1, 3], [1, 2, 2, 4]])
     graph = AddTreeOrder()(Data(edge_index=torch.cat([edges, edges.flip(0)], 1), num_nodes=6))

@@ -80,18 +80,15 @@ def test_a_graph_without_edges_has_the_scale_of_walks_that_stay():
     assert error_scale(torch.empty(2, 0, dtype=torch.long), 3, -F, [1, 0.5, 0.25]) == 1
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: error_bound(4, 0.0, 1.0), r"'prob' must be a probability in \(0, 1\) \(got 0.0\)"),
-        (lambda: error_bound(0, 0.1, 1.0), "'num_walks' must be at least 1"),
-        (lambda: row_nonzeros(4, 0.0, 0.1), "end only at 'max_length'"),
-        (lambda: row_nonzeros(4, 1.0, 0.1), "per-step probability"),
-        (lambda: error_scale(torch.zeros(2, 0).long(), 2, torch.ones(1, 2), [1, 1]), r"\[K \+ 1\].*got \[1, 2\]"),
-        (lambda: error_scale(torch.zeros(2, 0).long(), 2, F, [1, 0.5]), r"got \[3\] and \[1, 0.5\]"),
-        (lambda: error_scale(torch.zeros(2, 0).long(), 2, F, [1, 0.5, 0]), "probabilities above 0"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: error_bound(4, 0.0, 1.0), r"'prob' must be a probability in \(0, 1\) \(got 0.0\)"),
+    (lambda: error_bound(0, 0.1, 1.0), "'num_walks' must be at least 1"),
+    (lambda: row_nonzeros(4, 0.0, 0.1), "end only at 'max_length'"),
+    (lambda: row_nonzeros(4, 1.0, 0.1), "per-step probability"),
+    (lambda: error_scale(torch.zeros(2, 0).long(), 2, torch.ones(1, 2), [1, 1]), r"\[K \+ 1\].*got \[1, 2\]"),
+    (lambda: error_scale(torch.zeros(2, 0).long(), 2, F, [1, 0.5]), r"got \[3\] and \[1, 0.5\]"),
+    (lambda: error_scale(torch.zeros(2, 0).long(), 2, F, [1, 0.5, 0]), "probabilities above 0"),
+])  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -80,21 +80,18 @@ def test_what_has_no_interval(make):
     assert [row[part]["low"] for row in rows for part in ("val", "test")] == [None] * 6
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"data": {"name": "grid"}}, "dataset.name is grid and circle"),
-        ({"data": {"num_nodes": 14}}, "dataset.num_nodes is 14 and 12"),
-        ({"data": {"split": [0.6, 0.2, 0.2]}}, "dataset.split is (0.6, 0.2, 0.2) and (0.8, 0.1, 0.1)"),
-        ({"data": FOLDS}, "dataset.split_mode is cv-kfold-4 and random"),
-        ({"data": {"split_seed": 3}}, "dataset.split_seed is 3 and None"),
-        ({"change": NEIGHBORS}, "val.sampler is neighbor and full_batch"),
-        ({"change": {"metric_best": "f1"}}, "metric_best is f1 and accuracy"),
-        ({"split_index": 1}, "dataset.split_index is 1 and 0"),
-        ({"sizes": {"train": 4}}, "the sets have 4 and 3 items"),
-        ({"first": 2}, "the split is drawn from the seed, and they share no seed"),
-    ],
-)
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"data": {"name": "grid"}}, "dataset.name is grid and circle"),
+    ({"data": {"num_nodes": 14}}, "dataset.num_nodes is 14 and 12"),
+    ({"data": {"split": [0.6, 0.2, 0.2]}}, "dataset.split is (0.6, 0.2, 0.2) and (0.8, 0.1, 0.1)"),
+    ({"data": FOLDS}, "dataset.split_mode is cv-kfold-4 and random"),
+    ({"data": {"split_seed": 3}}, "dataset.split_seed is 3 and None"),
+    ({"change": NEIGHBORS}, "val.sampler is neighbor and full_batch"),
+    ({"change": {"metric_best": "f1"}}, "metric_best is f1 and accuracy"),
+    ({"split_index": 1}, "dataset.split_index is 1 and 0"),
+    ({"sizes": {"train": 4}}, "the sets have 4 and 3 items"),
+    ({"first": 2}, "the split is drawn from the seed, and they share no seed"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_refused_with_the_reason(make, capsys, change, reason):
     folders = make("a", [0.5, 0.6]), make("b", [0.5, 0.6], **change)
     assert main(["compare", *map(str, folders)]) == 1

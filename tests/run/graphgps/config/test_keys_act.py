@@ -207,12 +207,10 @@ def stages(parsed, monkeypatch):
         {k: v for k, v in vars(x).items() if k in ("monitor", "mode", "patience")} for x in early_stopping(config)
     ]
     yield str([config.out_dir, [vars(x) | {"config": None} for x in run], trainers.build_trainer(config), stopping])
-    yield str(
-        [
-            trainers.device_problems(config.model_copy(update={"accelerator": config.accelerator})),
-            config.train.ckpt_period,
-        ]
-    )
+    yield str([
+        trainers.device_problems(config.model_copy(update={"accelerator": config.accelerator})),
+        config.train.ckpt_period,
+    ])  # fmt: skip
     notes = []
     yield str([trainers.loggers_of(config, "x", "y", notes.append), notes])
     sampling = build_sampling_transforms(config, config.seed)

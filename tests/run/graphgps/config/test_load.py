@@ -47,19 +47,11 @@ def test_names_may_look_like_numbers(file, tiny, tag):
     assert load(tiny, ["metric_agg=null"]).config.metric_agg is None
 
 
-@pytest.mark.parametrize(
-    ("key", "suggestion"),
-    [
-        ("gt.layrs", "gt.layers"),
-        ("optim.dropout", "gt.dropout"),
-        ("optm.base_lr", "optim"),
-        ("gt.sprase.k", "gt.sparse.k"),
-        ("gt.kq_dim", "gt.sparse.kq_dim"),
-        ("optim.lr", "optim.base_lr"),
-        ("train.epochs", "optim.max_epoch"),
-        ("num_heads", "gt.n_heads"),
-    ],
-)
+@pytest.mark.parametrize(("key", "suggestion"), [
+    ("gt.layrs", "gt.layers"), ("optim.dropout", "gt.dropout"), ("optm.base_lr", "optim"),
+    ("gt.sprase.k", "gt.sparse.k"), ("gt.kq_dim", "gt.sparse.kq_dim"), ("optim.lr", "optim.base_lr"),
+    ("train.epochs", "optim.max_epoch"), ("num_heads", "gt.n_heads"),
+])  # fmt: skip
 def test_suggestions(tiny, key, suggestion):
     with pytest.raises(ConfigError, match=f"command line: {key.split('.')[0]}.*Did you mean '{suggestion}'"):
         load(tiny, [f"{key}=1"])
@@ -130,14 +122,11 @@ def test_an_empty_section_is_at_its_defaults(file):
     assert load(path, ["gt.sparse.kq_dim=5"]).config.gt.sparse.kq_dim == 5
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["optim.base_lr"], "no value given"),
-        (["seed.x=1"], "'seed' is not a section"),
-        ([f"gt.layers={DEEP}"], r"gt\.layers: .* is not a YAML value .*nested too deeply"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "message"), [
+    (["optim.base_lr"], "no value given"),
+    (["seed.x=1"], "'seed' is not a section"),
+    ([f"gt.layers={DEEP}"], r"gt\.layers: .* is not a YAML value .*nested too deeply"),
+])  # fmt: skip
 def test_wrong_overrides(tiny, overrides, message):
     with pytest.raises(ConfigError, match=message) as caught:
         load(tiny | {"seed": 1}, overrides)
