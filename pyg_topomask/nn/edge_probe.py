@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.explain.algorithm.utils import clear_masks
 from torch_geometric.nn import MessagePassing
 
 from pyg_topomask.nn.graph_attributes import EDGE_MASK, with_attributes
+from pyg_topomask.typing import Adj
 
 Call = TypeVar("Call", bound=Callable[..., Any])
+Graph: TypeAlias = Data | Batch | Mapping[str, Tensor] | None
 
 
 def ending_explanations(call: Call) -> Call:
@@ -39,7 +41,17 @@ def ending_explanations(call: Call) -> Call:
 
 
 class Explained(Module):
-    """A module in which an error ends an explanation."""
+    """A module of nodes and edges in which an error ends an explanation."""
+
+    @overload
+    def __call__(
+        self, x: Tensor, edge_index: Adj, batch: Tensor | None = None, graph: Graph = None, *, carry: Any, **more: Any
+    ) -> tuple[Tensor, Any]: ...
+
+    @overload
+    def __call__(
+        self, x: Tensor, edge_index: Adj, batch: Tensor | None = None, graph: Graph = None, *inputs: Any, **more: Any
+    ) -> Tensor: ...
 
     @ending_explanations
     def __call__(self, *inputs: Any, **more: Any) -> Any:

@@ -83,7 +83,7 @@ class GPSConv(torch_geometric.nn.GPSConv):
         return getattr(self.attn, "requires", ())
 
     @ending_explanations
-    def __call__(self, *inputs: Any, **more: Any) -> Any:
+    def __call__(self, *inputs: Any, **more: Any) -> Tensor:
         """Call `forward`."""
         return super().__call__(*inputs, **more)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.dropout import Dropout
@@ -103,6 +103,10 @@ class GPSNetwork(Explained, Resettable):
         parts = (self.node_encoder, self.edge_encoder, self.pe_encoder, self.bias_encoder, self.layers)
         computed = set() if self.bias_encoder is None else {BIAS}
         return tuple(name for name in requirements_of(*parts) if name not in computed)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, graph: Data | Batch) -> Tensor: ...  # type: ignore[override]
 
     def forward(self, graph: Data) -> Tensor:
         """The head's prediction for a ``Data`` or ``Batch``."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, overload
 
 from torch.utils.data import Dataset
 from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.checks import check_keywords
+
+Graphs = TypeVar("Graphs", bound=Data | InMemoryDataset)
 
 
 class GraphTransform(BaseTransform):
@@ -47,6 +49,16 @@ class GraphTransform(BaseTransform):
     def apply(self, graphs: Sequence[Data]) -> list[Data]:
         """Copies of the graphs, which share their tensors, with the additions; computed together."""
         return [attach(copy.copy(graph), added) for graph, added in zip(graphs, self.additions(graphs))]
+
+    @overload
+    def __call__(self, data: Graphs) -> Graphs: ...
+
+    @overload
+    def __call__(self, data: Sequence[Data] | Dataset[Data]) -> list[Data]: ...  # type: ignore[overload-cannot-match]
+
+    def __call__(self, data: Any) -> Any:
+        """The graph with the attributes; of several graphs, a list or a data set."""
+        return super().__call__(data)
 
     def forward(self, data: Any) -> Any:
         if isinstance(data, (Sequence, Dataset)):

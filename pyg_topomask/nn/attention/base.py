@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from pyg_topomask.checks import NonFiniteError, check_dtype, check_heads, check_integer, is_exporting, readable
 from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
@@ -127,12 +127,34 @@ class Attention(Described):
         """Whether the attention is right if graphs have tokens, which their tables do not number."""
         return not self.requires
 
+    @overload
+    def __call__(
+        self, x: Tensor, batch: Tensor | None = None, graph: Data | Batch | None = None, *, carry: Any, **settings: Any
+    ) -> tuple[Tensor, Any]: ...
+
+    @overload
+    def __call__(
+        self,
+        x: Tensor,
+        batch: Tensor | None = None,
+        graph: Data | Batch | None = None,
+        *,
+        return_attention_weights: Literal[True],
+        rows: Rows = None,
+        **settings: Any,
+    ) -> tuple[Tensor, PairWeights]: ...
+
+    @overload
+    def __call__(
+        self, x: Tensor, batch: Tensor | None = None, graph: Data | Batch | None = None, **settings: Any
+    ) -> Tensor: ...
+
     @ending_explanations
     def __call__(
         self,
         x: Tensor,
         batch: Tensor | None = None,
-        graph: Data | None = None,
+        graph: Data | Batch | None = None,
         *,
         return_attention_weights: bool = False,
         rows: Rows = None,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.card import Described
@@ -49,9 +49,13 @@ class Mask(Described):
             for parameter, start in zip(self.parameters(recurse=False), self._starts):
                 parameter.copy_(start.expand_as(parameter))
 
-    def forward(self, graph: Data) -> MaskOperator:
+    def forward(self, graph: Data | Batch) -> MaskOperator:
         """The mask of a graph or batch."""
         raise NotImplementedError
+
+    if TYPE_CHECKING:
+
+        def __call__(self, graph: Data | Batch) -> MaskOperator: ...
 
     def read(self, graph: Any) -> list[Tensor]:
         """The attributes of `requires`, in order.
