@@ -19,6 +19,20 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compil
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions and locks of POSIX")
 
 
+LANES = """
+#include "pairs/vector.h"
+template <class T> bool right() {
+    constexpr int L = Vec<T>::L;
+    typename Vec<T>::type x[L + 1];
+    for (int i = 0; i <= L; ++i) for (int lane = 0; lane < L; ++lane) x[i][lane] = i * i + lane + 1;
+    const auto sums = sums_of_lanes(x);
+    for (int i = 0; i < L; ++i) if (sums[i] != L * i * i + L * (L + 1) / 2) return false;
+    return true;
+}
+int main() { return !right<float>() || !right<double>(); }
+"""
+
+
 @pytest.fixture
 def whole():
     """The library that all tests share."""
@@ -165,6 +179,15 @@ def test_a_compiler_with_flags_of_its_own(fresh, monkeypatch):
     assert len(list((fresh / "cache").rglob("*topk*"))) == 1  # compiled once, whole
     use_cxx(f"{COMPILER} --no-such-flag", monkeypatch)
     refused("failed with exit code 1")
+
+
+@needs_compiler
+@pytest.mark.parametrize("version", [[], ["-U__GNUC__", "-D__GNUC__=11"]])
+def test_compilers_with_and_without_shuffles_sum_the_lanes_of_vectors(version, tmp_path):
+    (tmp_path / "lanes.cpp").write_text(LANES)
+    program = [COMPILER, "-std=c++17", "-w", *version, f"-I{sources.HERE}", tmp_path / "lanes.cpp", "-o", tmp_path / "x"]
+    subprocess.run(program, check=True)
+    subprocess.run([tmp_path / "x"], check=True)
 
 
 @posix
