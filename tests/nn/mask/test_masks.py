@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
+from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import from_networkx, to_undirected
 
 from pyg_topomask.nn import (
@@ -272,10 +273,13 @@ def test_a_batch_that_only_attention_is_given(build, path):
 
 
 @pytest.mark.parametrize("cls", [HeatMask, PowerSeriesMask])
-def test_edge_weights_may_have_a_second_axis_of_one(cls):
+def test_edge_weights_may_have_a_second_axis_of_one_and_stand_in_a_sparse_matrix(cls):
     data, mask = GRAPHS["weighted"].clone(), cls()
     data.edge_weight = data.edge_weight.float()
     wanted = mask(data).to_dense()
+    sparse = ToSparseTensor("edge_weight")(data.clone())
+    assert "edge_index" not in sparse
+    torch.testing.assert_close(mask(sparse).to_dense(), wanted)
     data.edge_weight = data.edge_weight[:, None]
     assert torch.equal(mask(data).to_dense(), wanted)
     del data.edge_weight
