@@ -20,26 +20,9 @@ from pyg_topomask.nn.parameter_groups import parameter_groups
 from pyg_topomask.nn.registry import register_attention, register_mask
 
 __all__ = [
-    "EDGE_ENCODERS",
-    "HEADS",
-    "NODE_ENCODERS",
-    "POSITIONAL_ENCODERS",
-    "Card",
-    "ComposedNodeEncoder",
-    "GPSConv",
-    "GPSLayer",
-    "GPSModel",
-    "GPSNetwork",
-    "GPSStack",
-    "GatedGCN",
-    "StableGINEConv",
-    "auxiliary_loss",
-    "export_model",
-    "graph_inputs",
-    "parameter_groups",
-    "redraw_walks",
-    "register_attention",
-    "register_mask",
-]
+    "EDGE_ENCODERS", "HEADS", "NODE_ENCODERS", "POSITIONAL_ENCODERS", "Card", "ComposedNodeEncoder", "GPSConv",
+    "GPSLayer", "GPSModel", "GPSNetwork", "GPSStack", "GatedGCN", "StableGINEConv", "auxiliary_loss", "export_model",
+    "graph_inputs", "parameter_groups", "redraw_walks", "register_attention", "register_mask",
+]  # fmt: skip
 __all__ += attention.__all__
 __all__ += mask.__all__

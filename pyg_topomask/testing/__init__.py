@@ -12,16 +12,9 @@ if TYPE_CHECKING:
     from pyg_topomask.testing.operator_case import OperatorCase
 
 __all__ = [
-    "GRAPHS",
-    "AttentionCase",
-    "OperatorCase",
-    "block_permutation",
-    "dense_adjacency",
-    "empty_graph",
-    "examples",
-    "permute",
-    "prepared",
-]
+    "GRAPHS", "AttentionCase", "OperatorCase", "block_permutation", "dense_adjacency", "empty_graph", "examples",
+    "permute", "prepared",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

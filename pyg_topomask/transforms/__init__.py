@@ -15,18 +15,7 @@ from pyg_topomask.transforms.shortest_path_bias import AddShortestPathBias
 from pyg_topomask.transforms.tree_order import AddTreeOrder
 
 __all__ = [
-    "AddElectrostaticEncoding",
-    "AddExpanderEdges",
-    "AddGridShape",
-    "AddHeatDiagonalEncoding",
-    "AddHops",
-    "AddLaplacianEncoding",
-    "AddPositions",
-    "AddRandomWalkEncoding",
-    "AddRandomWalks",
-    "AddRelativeWalkEncoding",
-    "AddShortestPathBias",
-    "AddTreeOrder",
-    "precompute",
-    "that_add",
-]
+    "AddElectrostaticEncoding", "AddExpanderEdges", "AddGridShape", "AddHeatDiagonalEncoding", "AddHops",
+    "AddLaplacianEncoding", "AddPositions", "AddRandomWalkEncoding", "AddRandomWalks", "AddRelativeWalkEncoding",
+    "AddShortestPathBias", "AddTreeOrder", "precompute", "that_add",
+]  # fmt: skip

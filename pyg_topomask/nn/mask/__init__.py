@@ -32,21 +32,6 @@ MASK: dict[str, type[Mask]] = {
 """Mask classes by the name that ``topomask.mask`` uses in configs."""
 
 __all__ = [
-    "MASK",
-    "CausalMask",
-    "DegreeMask",
-    "ForestMask",
-    "GRFMask",
-    "GridHeatMask",
-    "HeadMasks",
-    "HeatMask",
-    "HopMask",
-    "LowRankMask",
-    "Mask",
-    "MixtureMask",
-    "PowerSeriesMask",
-    "ProductMask",
-    "RWGNKMask",
-    "ToeplitzMask",
-    "TreeMask",
-]
+    "MASK", "CausalMask", "DegreeMask", "ForestMask", "GRFMask", "GridHeatMask", "HeadMasks", "HeatMask", "HopMask",
+    "LowRankMask", "Mask", "MixtureMask", "PowerSeriesMask", "ProductMask", "RWGNKMask", "ToeplitzMask", "TreeMask",
+]  # fmt: skip
