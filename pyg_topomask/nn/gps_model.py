@@ -17,6 +17,7 @@ from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import OF_EDGES, check_homogeneous, graph_of, one_line, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
 from pyg_topomask.nn.head.mlp import MLPHead
+from pyg_topomask.nn.hub import Shareable
 from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
 from pyg_topomask.nn.reset import Resettable
@@ -24,7 +25,7 @@ from pyg_topomask.ops.csr import is_sparse
 from pyg_topomask.typing import Adj
 
 
-class GPSModel(Explained, Resettable):
+class GPSModel(Shareable, Explained, Resettable):
     """A linear encoder, GraphGPS layers, optional pooling, and an MLP head.
 
     Reference: Rampášek et al., NeurIPS 2022, arXiv:2205.12454.
