@@ -91,7 +91,7 @@ def test_engines_of_attention_do_not_import_each_other():
 
 CORE = {"torch", "torch_geometric", "numpy", "scipy", "pyg_topomask", *sys.stdlib_module_names}
 # Imported by the function that uses it, or where it is installed.
-NOT_NEEDED = {"pymetis", "triton", "threadpoolctl", "sklearn"}
+NOT_NEEDED = {"pymetis", "triton", "threadpoolctl", "sklearn", "huggingface_hub", "safetensors"}
 OPTIONAL = {"torch_scatter", "torch_sparse", "torch_cluster", "lightning", "pytorch_lightning", "torchmetrics"}
 OPTIONAL |= {"pydantic", "yaml", "rich", "matplotlib", "ogb", "numba", "pandas", "pytest", *NOT_NEEDED}
 
