@@ -9,27 +9,12 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GINEConv
 
-from pyg_topomask.nn import (
-    ATTENTION,
-    MASK,
-    FullAttention,
-    GatedGCN,
-    GKATConv,
-    GPSModel,
-    GRFAttention,
-    GRFMask,
-    HopMask,
-    MaskedAttention,
-    PerformerAttention,
-    PrimphormerAttention,
-    export_model,
-    graph_inputs,
-)
+from pyg_topomask import nn
 from pyg_topomask.testing import GRAPHS, examples, prepared
 
 SIZES = ("path", "star", "two_parts"), ("star", "path", "isolated", "two_parts", "path")
-TRACED = [lambda: MaskedAttention(8, 2), lambda: FullAttention(8, 2)]
-TRACED += [lambda: PerformerAttention(8, 2), lambda: PrimphormerAttention(8, 2)]
+TRACED = [lambda: nn.MaskedAttention(8, 2), lambda: nn.FullAttention(8, 2)]
+TRACED += [lambda: nn.PerformerAttention(8, 2), lambda: nn.PrimphormerAttention(8, 2)]
 
 slow = pytest.mark.slow
 
@@ -38,7 +23,7 @@ def model_of(*attentions, conv=GCNConv, **settings):
     torch.manual_seed(0)
     settings = {"pool": "mean", **settings}
     layers = len(attentions)
-    return GPSModel(8, 8, 3, layers, lambda _: conv(8, 8), lambda layer: attentions[layer](), **settings).eval()
+    return nn.GPSModel(8, 8, 3, layers, lambda _: conv(8, 8), lambda layer: attentions[layer](), **settings).eval()
 
 
 def batches_for(model, edge_dim=None):
@@ -59,27 +44,27 @@ def checked(model, edge_dim=None):
     """The program of one batch after it was saved and loaded, which must give the model's output for another batch."""
     first, other = batches_for(model, edge_dim)
     file = io.BytesIO()
-    torch.export.save(export_model(model, first), file)
+    torch.export.save(nn.export_model(model, first), file)
     program = torch.export.load(io.BytesIO(file.getvalue()))
     more = {"edge_attr": other.edge_attr} if model.edge_encoder is not None else {}
     expected = model(other.x, other.edge_index, other.batch, other, **more)
-    torch.testing.assert_close(program.module()(**graph_inputs(other, program)), expected)
+    torch.testing.assert_close(program.module()(**nn.graph_inputs(other, program)), expected)
     return program
 
 
 @slow
-@pytest.mark.parametrize("name", examples(ATTENTION))
+@pytest.mark.parametrize("name", examples(nn.ATTENTION))
 def test_every_attention(name):
-    attn = examples(ATTENTION)[name]
+    attn = examples(nn.ATTENTION)[name]
     model = model_of(lambda: attn(8, heads=2))
     used = operators_of(checked(model))
     assert used == (set() if model.layers[0].attn.is_traceable or "Primphormer" in name else {"topomask::module"})
 
 
 @slow
-@pytest.mark.parametrize("name", [name for name in examples(MASK) if not name.startswith(("grid", "toeplitz"))])
+@pytest.mark.parametrize("name", [name for name in examples(nn.MASK) if not name.startswith(("grid", "toeplitz"))])
 def test_every_mask(name):
-    checked(model_of(lambda: MaskedAttention(8, 2, mask=examples(MASK)[name]())))
+    checked(model_of(lambda: nn.MaskedAttention(8, 2, mask=examples(nn.MASK)[name]())))
 
 
 @slow
@@ -87,13 +72,13 @@ def test_every_mask(name):
     {"norm": "layer_norm", "pool": "max"},
     {"norm": "graph_norm", "pool": None},
     {"pre_norm": True, "checkpoint": True, "dropout": 0.5, "pool": "add"},
-    {"edge_dim": 3, "conv": lambda *_: GatedGCN(8)},
+    {"edge_dim": 3, "conv": lambda *_: nn.GatedGCN(8)},
     {"edge_dim": 3, "conv": lambda *_: GINEConv(torch.nn.Linear(8, 8), edge_dim=8)},
-    {"attn": lambda: MaskedAttention(8, 2, mask=[None, GRFMask(2), HopMask()])},
-    {"attn": lambda: MaskedAttention(8, 2, "exp", mask=[GRFMask(), HopMask()], mask_heads=(1, 1))},
+    {"attn": lambda: nn.MaskedAttention(8, 2, mask=[None, nn.GRFMask(2), nn.HopMask()])},
+    {"attn": lambda: nn.MaskedAttention(8, 2, "exp", mask=[nn.GRFMask(), nn.HopMask()], mask_heads=(1, 1))},
 ])  # fmt: skip
 def test_other_models(settings):
-    attn = settings.pop("attn", lambda: GRFAttention(8, 2))
+    attn = settings.pop("attn", lambda: nn.GRFAttention(8, 2))
     checked(model_of(attn, attn, **settings), settings.get("edge_dim"))
 
 
@@ -102,7 +87,7 @@ class Convolution(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv = GKATConv(8, 3, heads=2)
+        self.conv = nn.GKATConv(8, 3, heads=2)
 
     def forward(self, x, walks):
         return self.conv(x, graph=Data(**walks, num_nodes=x.size(0)))
@@ -145,11 +130,11 @@ assert torch.equal(torch.random.get_rng_state(), state)
 @pytest.mark.parametrize(("kind", "attentions"), [("program", ["GRF", "KMIP", "Exphormer"]), ("package", TRACED)])
 def test_new_process(kind, attentions, tmp_path):
     """A package of AOTInductor without data-dependent structure runs without this package and without PyG."""
-    made = [lambda attn=attn: ATTENTION[attn](8, 2) if isinstance(attn, str) else attn() for attn in attentions]
+    made = [lambda attn=attn: nn.ATTENTION[attn](8, 2) if isinstance(attn, str) else attn() for attn in attentions]
     model, file = model_of(*made), str(tmp_path / "model.pt2")
     program = checked(model)
     _, other = batches_for(model)
-    torch.save((graph_inputs(other, program), model(other.x, other.edge_index, other.batch, other)), f"{file}.pt")
+    torch.save((nn.graph_inputs(other, program), model(other.x, other.edge_index, other.batch, other)), f"{file}.pt")
     if kind == "package":
         torch._inductor.aoti_compile_and_package(program, package_path=file)
     else:
@@ -158,25 +143,25 @@ def test_new_process(kind, attentions, tmp_path):
 
 
 def test_model_takes_a_dictionary():
-    model = model_of(lambda: GRFAttention(8, 2))
+    model = model_of(lambda: nn.GRFAttention(8, 2))
     for batch in batches_for(model):
         expected = model(batch.x, batch.edge_index, batch.batch, batch)
-        torch.testing.assert_close(model(**graph_inputs(batch, model)), expected, rtol=0, atol=0)
-    assert graph_inputs(batch.get_example(1), model)["graph"]["ptr"].tolist() == [0, 4]
+        torch.testing.assert_close(model(**nn.graph_inputs(batch, model)), expected, rtol=0, atol=0)
+    assert nn.graph_inputs(batch.get_example(1), model)["graph"]["ptr"].tolist() == [0, 4]
     with pytest.raises(ValueError, match=r"the model needs 'walk_index', .* on the graph"):
-        graph_inputs(Batch(x=batch.x, edge_index=batch.edge_index, batch=batch.batch), model)
+        nn.graph_inputs(Batch(x=batch.x, edge_index=batch.edge_index, batch=batch.batch), model)
 
 
-class OwnAttention(MaskedAttention):
+class OwnAttention(nn.MaskedAttention):
     """An attention with a mask of its own, and an argument that no text can hold."""
 
     def __init__(self, channels, function):
-        super().__init__(channels, mask=HopMask())
+        super().__init__(channels, mask=nn.HopMask())
         self.function = function
 
 
 def _changed():
-    attn = GRFAttention(8)
+    attn = nn.GRFAttention(8)
     attn.path = "dense"
     return attn
 
@@ -184,12 +169,12 @@ def _changed():
 @pytest.mark.parametrize(("attn", "settings", "message"), [
     (_changed, {}, "torch.export cannot take this GRFAttention, because it was changed after it was made"),
     (lambda: OwnAttention(8, torch.relu), {}, "whose arguments are numbers and texts .got <built-in method relu"),
-    (lambda: MaskedAttention(8), {"pool": "graph_token"}, "cannot take a model with pool='graph_token'"),
-    (lambda: GRFAttention(8), {"train": True}, "torch.export takes GRFAttention in evaluation mode only: call"),
+    (lambda: nn.MaskedAttention(8), {"pool": "graph_token"}, "cannot take a model with pool='graph_token'"),
+    (lambda: nn.GRFAttention(8), {"train": True}, "torch.export takes GRFAttention in evaluation mode only: call"),
 ])  # fmt: skip
 def test_refusals(attn, settings, message):
     model = model_of(attn, conv=lambda *_: torch.nn.Module(), **{k: v for k, v in settings.items() if k != "train"})
     model.layers[0].conv = model.layers[0].norm_conv = None
     model.train("train" in settings)
     with pytest.raises(RuntimeError, match=message):
-        export_model(model, next(batches_for(model)))
+        nn.export_model(model, next(batches_for(model)))

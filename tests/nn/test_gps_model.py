@@ -7,15 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, GINEConv
 
-from pyg_topomask.nn import (
-    ExphormerAttention,
-    FullAttention,
-    GPSModel,
-    GRFAttention,
-    KMIPAttention,
-    MaskedAttention,
-    PowerSeriesMask,
-)
+from pyg_topomask import nn
 from pyg_topomask.nn.graph_attributes import graph_of
 from pyg_topomask.nn.norm import NORMS
 from pyg_topomask.operators import PowerSeriesOperator
@@ -30,8 +22,8 @@ TOL = {"rtol": 1e-9, "atol": 1e-9}
 @pytest.mark.parametrize("head_layers", [1, 2])
 def test_model_is_encoder_layers_pool_head(pool, head_layers, pre_norm):
     batch, settings = batch_of(), {"norm": "node_layer_norm", "dropout": 0.4, "pre_norm": pre_norm}
-    attn = lambda _: GRFAttention(8)  # noqa: E731
-    model = GPSModel(4, 8, 3, 2, lambda _: GCNConv(8, 8), attn, pool=pool, head_layers=head_layers, **settings)
+    attn = lambda _: nn.GRFAttention(8)  # noqa: E731
+    model = nn.GPSModel(4, 8, 3, 2, lambda _: GCNConv(8, 8), attn, pool=pool, head_layers=head_layers, **settings)
     randomise(model.double().eval())
     x = batch.x @ model.encoder.weight.t() + model.encoder.bias
     for layer in model.layers:
@@ -54,7 +46,7 @@ def test_edge_features_reach_the_convolution():
     batch = batch_of()
     edge_attr = torch.randn(batch.num_edges, 3, requires_grad=True)
     conv = lambda _: GINEConv(Linear(8, 8))  # noqa: E731
-    model = GPSModel(4, 8, 2, 2, conv, lambda _: ExphormerAttention(8), edge_dim=3, pool="mean")
+    model = nn.GPSModel(4, 8, 2, 2, conv, lambda _: nn.ExphormerAttention(8), edge_dim=3, pool="mean")
     model(batch.x.float(), batch.edge_index, batch.batch, batch, edge_attr=edge_attr).sum().backward()
     assert (edge_attr.grad != 0).any()
     assert (model.edge_encoder.weight.grad != 0).any()
@@ -64,7 +56,7 @@ def test_edge_features_reach_the_convolution():
 @pytest.mark.parametrize("names", [("single",), ("single", "single"), ("empty", "path", "empty")])
 def test_tiny_graphs_train(norm, names):
     batch = batch_of(*names)
-    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), pool="add", norm=norm)
+    model = nn.GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), lambda _: nn.GRFAttention(8), pool="add", norm=norm)
     out = model(batch.x.float(), batch.edge_index, batch.batch, batch)
     out.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
@@ -75,18 +67,18 @@ def test_tiny_graphs_train(norm, names):
 
 
 ATTENTIONS = {
-    "linear": lambda _: MaskedAttention(8, 2),
-    "softmax": lambda _: FullAttention(8, 2),
-    "kmip": lambda _: KMIPAttention(8, 2, 3),
-    "grf": lambda _: GRFAttention(8, 2),
-    "grf softmax": lambda _: GRFAttention(8, 2, kernel="softmax"),
-    "series": lambda _: MaskedAttention(8, 2, mask=PowerSeriesMask(2)),
+    "linear": lambda _: nn.MaskedAttention(8, 2),
+    "softmax": lambda _: nn.FullAttention(8, 2),
+    "kmip": lambda _: nn.KMIPAttention(8, 2, 3),
+    "grf": lambda _: nn.GRFAttention(8, 2),
+    "grf softmax": lambda _: nn.GRFAttention(8, 2, kernel="softmax"),
+    "series": lambda _: nn.MaskedAttention(8, 2, mask=nn.PowerSeriesMask(2)),
 }
 
 
 def token_model(name, **options):
     options = {"norm": "node_layer_norm", "pre_norm": True, "pool": "graph_token"} | options
-    return GPSModel(4, 8, 3, 2, attn=ATTENTIONS[name], **options).double().eval()
+    return nn.GPSModel(4, 8, 3, 2, attn=ATTENTIONS[name], **options).double().eval()
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -110,8 +102,8 @@ def test_a_token_reads_its_own_graph_alone(name):
 
 def test_the_mask_of_a_token_is_ones():
     """One layer without norms and with a head that is the identity, against the dense formula."""
-    data, attn = GRAPHS["path"], MaskedAttention(8, 2, mask=PowerSeriesMask(2, 2))
-    model = GPSModel(4, 8, 8, 1, attn=lambda _: attn, norm=None, feed_forward=False, pool="graph_token")
+    data, attn = GRAPHS["path"], nn.MaskedAttention(8, 2, mask=nn.PowerSeriesMask(2, 2))
+    model = nn.GPSModel(4, 8, 8, 1, attn=lambda _: attn, norm=None, feed_forward=False, pool="graph_token")
     model.head = torch.nn.Identity()
     model.double()
     x = torch.cat([model.token.node, model.encoder(data.x.double())])
@@ -140,11 +132,11 @@ def test_a_model_with_a_token_leaves_its_graph_alone_and_has_the_right_gradient(
 
 
 def model(*arguments, pool=None, **settings):
-    return GPSModel(4, 8, 3, 1, *arguments, pool=pool, **settings)
+    return nn.GPSModel(4, 8, 3, 1, *arguments, pool=pool, **settings)
 
 
 EDGES, ROWS = torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 4)
-EXPHORMER, BIASED = lambda _: ExphormerAttention(8), lambda _: FullAttention(8, attn_bias="attn_bias")
+EXPHORMER, BIASED = lambda _: nn.ExphormerAttention(8), lambda _: nn.FullAttention(8, attn_bias="attn_bias")
 
 
 @pytest.mark.parametrize(("build", "error", "message"), [
@@ -175,7 +167,7 @@ class WithoutShortIndices(TorchDispatchMode):
 @pytest.mark.parametrize("pool", ["mean", "add", "max", "graph_token"])
 def test_batch_vectors_of_int32_are_those_of_int64(pool):
     batch = batch_of()
-    model = GPSModel(4, 8, 3, 2, None, lambda _: FullAttention(8), pool=pool, norm="graph_norm").double().eval()
+    model = nn.GPSModel(4, 8, 3, 2, None, lambda _: nn.FullAttention(8), pool=pool, norm="graph_norm").double().eval()
     with WithoutShortIndices():
         found = model(batch.x, batch.edge_index, batch.batch.int())
     assert torch.equal(found, model(batch.x, batch.edge_index, batch.batch))

@@ -8,18 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch_geometric.utils import grid
 
+from pyg_topomask import operators
 from pyg_topomask.limits import limits
-from pyg_topomask.operators import (
-    CausalOperator,
-    ForestExpOperator,
-    GridHeatOperator,
-    HeatOperator,
-    LowRankOperator,
-    PowerSeriesOperator,
-    SparseFactorOperator,
-    ToeplitzOperator,
-    TreeDistanceOperator,
-)
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
 from pyg_topomask.typing import PerformanceWarning
 
@@ -27,14 +17,14 @@ SIDE, WIDTH = 40, 32
 N = SIDE**2
 EDGES, PARENT = grid(SIDE, SIDE)[0], torch.arange(N) // 2 - 1  # two binary trees
 BUILD = {
-    "causal": lambda: CausalOperator(torch.zeros(N, dtype=torch.long)),
-    "forest": lambda: ForestExpOperator(PARENT, torch.rand(N), -0.5, 0.0),
-    "tree distance": lambda: TreeDistanceOperator(PARENT, torch.rand(9), "histogram"),
-    "Toeplitz": lambda: ToeplitzOperator(torch.rand(2 * SIDE - 1, 2 * SIDE - 1), (SIDE, SIDE)),
-    "grid heat": lambda: GridHeatOperator((SIDE, SIDE), 1.0),
-    "heat": lambda: HeatOperator(EDGES, N, 1.0),
-    "power series": lambda: PowerSeriesOperator(EDGES, N, torch.rand(3)),
-    "low rank": lambda: LowRankOperator(torch.rand(N, 8), torch.rand(N, 8)),
+    "causal": lambda: operators.CausalOperator(torch.zeros(N, dtype=torch.long)),
+    "forest": lambda: operators.ForestExpOperator(PARENT, torch.rand(N), -0.5, 0.0),
+    "tree distance": lambda: operators.TreeDistanceOperator(PARENT, torch.rand(9), "histogram"),
+    "Toeplitz": lambda: operators.ToeplitzOperator(torch.rand(2 * SIDE - 1, 2 * SIDE - 1), (SIDE, SIDE)),
+    "grid heat": lambda: operators.GridHeatOperator((SIDE, SIDE), 1.0),
+    "heat": lambda: operators.HeatOperator(EDGES, N, 1.0),
+    "power series": lambda: operators.PowerSeriesOperator(EDGES, N, torch.rand(3)),
+    "low rank": lambda: operators.LowRankOperator(torch.rand(N, 8), torch.rand(N, 8)),
 }
 
 
@@ -68,7 +58,7 @@ def test_attention_holds_a_slice_at_a_time(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("parent", [PARENT, torch.arange(N) - 1], ids=["trees", "path"])
 def test_distances_by_centroids_hold_few_slices(parent):
-    operator = TreeDistanceOperator(parent, torch.rand(N), "centroid")
+    operator = operators.TreeDistanceOperator(parent, torch.rand(N), "centroid")
     operator @ torch.rand(N, 1)  # decomposes the forest
     q, k, v = (torch.rand(N, 1, WIDTH, requires_grad=True) for _ in range(3))
     with Memory() as memory, limits.override(slice_numbers=2**14):
@@ -80,7 +70,7 @@ def test_a_hub_does_not_fill_the_memory():
     """A star of 600 nodes has 360,000 pairs, which are listed a part at a time."""
     leaves, zero = torch.arange(1, 600), torch.zeros(599, dtype=torch.long)
     factor = torch.stack([torch.cat([leaves, zero]), torch.cat([zero, leaves])]), torch.rand(1198)
-    operator = SparseFactorOperator(factor, factor, 600)
+    operator = operators.SparseFactorOperator(factor, factor, 600)
     q, k, v = (torch.rand(600, 1, 4, requires_grad=True) for _ in range(3))
     parts = pytest.warns(PerformanceWarning, match="in .* parts")
     with parts, Memory() as memory, limits.override(pairs_at_once=20_000, per_stored=0):

@@ -6,18 +6,8 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_undirected
 
+from pyg_topomask import nn
 from pyg_topomask.expressivity import distinguishes
-from pyg_topomask.nn import (
-    GPSLayer,
-    GPSModel,
-    GRFAttention,
-    HeatMask,
-    HopMask,
-    MaskedAttention,
-    PowerSeriesMask,
-    SANAttention,
-    TreeMask,
-)
 from pyg_topomask.ops import sample_walks
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import that_add
@@ -54,16 +44,16 @@ def test_weights_given_twice_and_a_graph_token_are_refused(kind):
     with pytest.raises(TypeError, match="already holds values"):
         sample_walks(transposed(kind, WEIGHT), 5, num_walks=1, max_length=1, edge_weight=WEIGHT)
     with pytest.raises(TypeError, match=r"got (torch\.sparse|SparseTensor)"):
-        GPSModel(8, 8, 2, 1, attn="transformer", pool="graph_token")(torch.randn(5, 8), transposed(kind))
+        nn.GPSModel(8, 8, 2, 1, attn="transformer", pool="graph_token")(torch.randn(5, 8), transposed(kind))
 
 
 MODULES = {
-    "GRF": lambda: GRFAttention(8),
-    "SAN": lambda: SANAttention(8),
-    "heat": lambda: MaskedAttention(8, mask=HeatMask()),
-    "power series": lambda: MaskedAttention(8, mask=PowerSeriesMask()),
-    "hop": lambda: MaskedAttention(8, mask=HopMask()),
-    "tree": lambda: MaskedAttention(8, mask=TreeMask()),
+    "GRF": lambda: nn.GRFAttention(8),
+    "SAN": lambda: nn.SANAttention(8),
+    "heat": lambda: nn.MaskedAttention(8, mask=nn.HeatMask()),
+    "power series": lambda: nn.MaskedAttention(8, mask=nn.PowerSeriesMask()),
+    "hop": lambda: nn.MaskedAttention(8, mask=nn.HopMask()),
+    "tree": lambda: nn.MaskedAttention(8, mask=nn.TreeMask()),
 }
 
 
@@ -72,7 +62,7 @@ MODULES = {
 @pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR format")  # by PyG's convolution
 def test_layers_and_transforms_take_every_format(name, store):
     torch.manual_seed(0)
-    layer = GPSLayer(8, GCNConv(8, 8), MODULES[name]()).eval()
+    layer = nn.GPSLayer(8, GCNConv(8, 8), MODULES[name]()).eval()
     data = Data(x=torch.randn(5, 8), edge_index=to_undirected(DATA.edge_index), num_nodes=5)
     add = that_add(layer.attn.requires, seed=0)
     plain, other = add(data.clone()), data.clone()

@@ -4,14 +4,7 @@ from functools import partial
 
 import torch
 
-from pyg_topomask.nn import (
-    ATTENTION,
-    ExphormerAttention,
-    MaskedAttention,
-    PrimalAttention,
-    PrimphormerAttention,
-    SANAttention,
-)
+from pyg_topomask import nn
 from pyg_topomask.ops import all_pairs
 
 FEATURES = {
@@ -24,7 +17,7 @@ FEATURES = {
 
 def masked(attn, x, batch, carry):
     """All pairs of nodes, weighted by the kernel and the matrix of the mask."""
-    mask = attn.build_mask(x, batch.batch, batch) if isinstance(attn, MaskedAttention) else None
+    mask = attn.build_mask(x, batch.batch, batch) if isinstance(attn, nn.MaskedAttention) else None
     name, heads = getattr(attn, "kernel", "softmax"), []
     ones = (batch.batch[:, None] == batch.batch).to(x.dtype)
     matrix, bound = (ones, ones) if mask is None else (mask.to_dense(), mask.bound.to_dense())
@@ -164,18 +157,18 @@ DEFINITIONS = {
     "Primphormer": primphormer,
     "SAN": san,
 }
-REFERENCES = {ATTENTION[name]: of for name, of in DEFINITIONS.items()}
+REFERENCES = {nn.ATTENTION[name]: of for name, of in DEFINITIONS.items()}
 """Class -> its definition, called as ``(attn, x, batch, carry)``."""
 
 VARIANTS = {
-    "Exphormer, two virtual nodes": partial(ExphormerAttention, num_virtual=2, bias=False),
-    "Exphormer, edge features": partial(ExphormerAttention, edge_dim=3),
-    "Exphormer, edge features alone": partial(ExphormerAttention, edge_dim=3, expander=False),
-    "Linear, exponential": partial(MaskedAttention, kernel="exp"),
-    "Primal, more samples than nodes": partial(PrimalAttention, num_samples=7, rank=2, bias=False),
-    "Primphormer, no bias": partial(PrimphormerAttention, num_virtual=2, rank=4, bias=False),
-    "SAN, edge features": partial(SANAttention, gamma=0.2, edge_dim=3, bias=True),
-    "SAN, tiny gamma": partial(SANAttention, gamma=1e-6, edge_dim=3),
-    "SAN, neighbours": partial(SANAttention, full_graph=False, edge_dim=3),
+    "Exphormer, two virtual nodes": partial(nn.ExphormerAttention, num_virtual=2, bias=False),
+    "Exphormer, edge features": partial(nn.ExphormerAttention, edge_dim=3),
+    "Exphormer, edge features alone": partial(nn.ExphormerAttention, edge_dim=3, expander=False),
+    "Linear, exponential": partial(nn.MaskedAttention, kernel="exp"),
+    "Primal, more samples than nodes": partial(nn.PrimalAttention, num_samples=7, rank=2, bias=False),
+    "Primphormer, no bias": partial(nn.PrimphormerAttention, num_virtual=2, rank=4, bias=False),
+    "SAN, edge features": partial(nn.SANAttention, gamma=0.2, edge_dim=3, bias=True),
+    "SAN, tiny gamma": partial(nn.SANAttention, gamma=1e-6, edge_dim=3),
+    "SAN, neighbours": partial(nn.SANAttention, full_graph=False, edge_dim=3),
 }
 """Settings beyond the examples of the classes."""

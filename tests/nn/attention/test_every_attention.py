@@ -7,31 +7,18 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import Compose
 
-from pyg_topomask.nn import (
-    ATTENTION,
-    MASK,
-    CausalMask,
-    ExphormerAttention,
-    FullAttention,
-    GKATAttention,
-    GRFAttention,
-    GRFMask,
-    HopMask,
-    KMIPAttention,
-    MaskedAttention,
-    PerformerAttention,
-)
+from pyg_topomask import nn
 from pyg_topomask.nn.attention import masked
 from pyg_topomask.testing import GRAPHS, examples, prepared
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrder
 from tests.nn.attention.references import REFERENCES, VARIANTS
 from tests.nn.attention.weights_case import WeightsCase
 
-MADE = (examples(ATTENTION) | VARIANTS | {
-    "GRF, one head": lambda channels, heads: GRFAttention(channels),
-    "GRF, asymmetric": partial(GRFAttention, independent=False, symmetric=False),
-    "GRF, softmax": partial(GRFAttention, kernel="softmax"),
-    "GRF, random features": partial(GRFAttention, kernel="softmax_rf", num_features=16),
+MADE = (examples(nn.ATTENTION) | VARIANTS | {
+    "GRF, one head": lambda channels, heads: nn.GRFAttention(channels),
+    "GRF, asymmetric": partial(nn.GRFAttention, independent=False, symmetric=False),
+    "GRF, softmax": partial(nn.GRFAttention, kernel="softmax"),
+    "GRF, random features": partial(nn.GRFAttention, kernel="softmax_rf", num_features=16),
 })  # fmt: skip
 
 
@@ -74,7 +61,7 @@ def test_heads_one_by_one_give_what_all_at_once_give(monkeypatch):
     """Many features take less memory so; values and gradients stay."""
     walk = AddRandomWalks(independent=False, seed=0)
     graph = Batch.from_data_list([walk(data.clone()) for data in list(GRAPHS.values())[:6]])
-    attention = GKATAttention(8, heads=2, num_features=6).double()
+    attention = nn.GKATAttention(8, heads=2, num_features=6).double()
     x = torch.randn(graph.num_nodes, 8, dtype=torch.float64, requires_grad=True)
     found = []
     for limit in (2**22, 0):
@@ -86,12 +73,12 @@ def test_heads_one_by_one_give_what_all_at_once_give(monkeypatch):
 
 
 @pytest.mark.parametrize("build", [
-    partial(FullAttention, 4, 2),
-    lambda: MaskedAttention(4, 2, "softmax", CausalMask()),
-    lambda: MaskedAttention(4, 2, mask=HopMask(2, 2), path="blocks"),
-    partial(GRFAttention, 4, 2, kernel="softmax"),
-    partial(GRFAttention, 4, 2, path="blocks"),
-    partial(GKATAttention, 4, 2, learnable=True, path="pairwise"),
+    partial(nn.FullAttention, 4, 2),
+    lambda: nn.MaskedAttention(4, 2, "softmax", nn.CausalMask()),
+    lambda: nn.MaskedAttention(4, 2, mask=nn.HopMask(2, 2), path="blocks"),
+    partial(nn.GRFAttention, 4, 2, kernel="softmax"),
+    partial(nn.GRFAttention, 4, 2, path="blocks"),
+    partial(nn.GKATAttention, 4, 2, learnable=True, path="pairwise"),
 ])  # fmt: skip
 def test_nested_transforms_leave_nothing_with_the_batch(build):
     """What is known of a batch is first computed within two levels of torch.func, and then serves a plain call."""
@@ -109,7 +96,7 @@ def test_a_backward_pass_after_a_redraw_has_the_projection_of_its_forward_pass(m
     for limit in (2**22, 0):
         monkeypatch.setattr(masked, "_MANY_FEATURES", limit)
         torch.manual_seed(0)
-        attn = PerformerAttention(8, heads=2, num_features=6).double()
+        attn = nn.PerformerAttention(8, heads=2, num_features=6).double()
         loss = attn(x[0]).square().sum()
         attn.redraw(torch.Generator().manual_seed(1))
         loss = loss + attn(x[1]).square().sum()
@@ -118,10 +105,13 @@ def test_a_backward_pass_after_a_redraw_has_the_projection_of_its_forward_pass(m
 
 
 EVERYWHERE = {
-    **{name: lambda attention=attention: attention(8, heads=2) for name, attention in ATTENTION.items()},
-    **{f"mask {name}": lambda name=name: MaskedAttention(8, mask=MASK[name]()) for name in ("forest", "heat", "tree")},
+    **{name: lambda attention=attention: attention(8, heads=2) for name, attention in nn.ATTENTION.items()},
     **{
-        f"path {path}": lambda path=path: MaskedAttention(8, 2, "elu1", GRFMask(), path=path)
+        f"mask {name}": lambda name=name: nn.MaskedAttention(8, mask=nn.MASK[name]())
+        for name in ("forest", "heat", "tree")
+    },
+    **{
+        f"path {path}": lambda path=path: nn.MaskedAttention(8, 2, "elu1", nn.GRFMask(), path=path)
         for path in ("factored", "pairwise", "blocks", "dense")
     },
 }
@@ -145,7 +135,7 @@ def test_inputs_on_the_cpu_are_computed_there_whatever_the_default_device_is(nam
 def test_all_graphs_of_different_kinds_and_all_features_negative():
     """A row whose relu features are all zero attends to nothing: the output is the bias, the gradients are finite."""
     data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
-    attn = GRFAttention(8, heads=2)
+    attn = nn.GRFAttention(8, heads=2)
     with torch.no_grad():
         attn.qkv.bias[:8] = -1e3
     x = torch.randn(5, 8, requires_grad=True)
@@ -157,7 +147,7 @@ def test_all_graphs_of_different_kinds_and_all_features_negative():
 
 
 def test_dense_nodes_with_a_carry_and_weights():
-    attn, x = ExphormerAttention(8, num_virtual=2), torch.randn(5, 8)
+    attn, x = nn.ExphormerAttention(8, num_virtual=2), torch.randn(5, 8)
     data = AddExpanderEdges(1, seed=0)(GRAPHS["star"].clone())
     wanted, found = (
         attn(nodes, None, data, carry=attn.initial_carry(1), return_attention_weights=True) for nodes in (x, x[None])
@@ -167,14 +157,14 @@ def test_dense_nodes_with_a_carry_and_weights():
 
 def test_a_huge_k_takes_the_memory_of_the_largest_graph():
     x = torch.randn(90, 8)
-    out, (pairs, _) = KMIPAttention(8, k=10**12)(x, return_attention_weights=True)
+    out, (pairs, _) = nn.KMIPAttention(8, k=10**12)(x, return_attention_weights=True)
     assert out.isfinite().all()
     assert pairs.size(1) == 90**2
 
 
 def test_checkpoints_repeat_dropout():
     x = torch.randn(40, 8, requires_grad=True)
-    plain, saving = (KMIPAttention(8, heads=2, k=4, dropout=0.5, checkpoint=flag) for flag in (False, True))
+    plain, saving = (nn.KMIPAttention(8, heads=2, k=4, dropout=0.5, checkpoint=flag) for flag in (False, True))
     saving.load_state_dict(plain.state_dict())
     grads = []
     for call in (plain, saving, lambda x: checkpointed(saving, x, use_reentrant=False)):

@@ -11,22 +11,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import from_networkx, to_undirected
 
-from pyg_topomask.nn import (
-    CausalMask,
-    DegreeMask,
-    ForestMask,
-    GRFMask,
-    GridHeatMask,
-    HeatMask,
-    HopMask,
-    LowRankMask,
-    MaskedAttention,
-    MixtureMask,
-    PowerSeriesMask,
-    RWGNKMask,
-    ToeplitzMask,
-    TreeMask,
-)
+from pyg_topomask import nn
 from pyg_topomask.operators import HeatOperator, PowerSeriesOperator
 from pyg_topomask.ops import deconvolve
 from pyg_topomask.testing import GRAPHS, dense_adjacency, prepared
@@ -38,7 +23,7 @@ from tests.transforms.encoding_cases import grid
 @pytest.mark.parametrize("kind", ["combinatorial", "normalized", "random_walk", "adjacency"])
 @pytest.mark.parametrize("name", ["weighted", "isolated"])
 def test_heat_is_the_operator_at_the_times_of_the_heads(name, kind):
-    mask, data = HeatMask(heads=2, time=0.7, laplacian=kind, tol=1e-10).double(), GRAPHS[name]
+    mask, data = nn.HeatMask(heads=2, time=0.7, laplacian=kind, tol=1e-10).double(), GRAPHS[name]
     with torch.no_grad():
         mask.raw_time[1] += 1
     assert torch.allclose(mask.time[0], torch.tensor(0.7).double())
@@ -47,7 +32,7 @@ def test_heat_is_the_operator_at_the_times_of_the_heads(name, kind):
     torch.testing.assert_close(mask(data).to_dense(), wanted.to_dense())
 
 
-@pytest.mark.parametrize("cls", [HeatMask, GridHeatMask])
+@pytest.mark.parametrize("cls", [nn.HeatMask, nn.GridHeatMask])
 def test_the_time_stays_in_its_range(cls):
     mask = cls(time=2.0, max_time=5.0)
     for raw, time in ((-200.0, 0.0), (0.0, 2.5), (200.0, 5.0)):
@@ -60,7 +45,7 @@ def test_the_time_stays_in_its_range(cls):
 
 def test_grid_heat_of_unequal_grids_is_the_exponential():
     parts = [AddGridShape()(grid(*shape)) for shape in ((2, 3), (3, 2), (3, 2), (4, 2))]
-    mask = GridHeatMask(heads=2, time=0.6).double()
+    mask = nn.GridHeatMask(heads=2, time=0.6).double()
     dense = mask(Batch.from_data_list(parts)).to_dense()
     heats = (HeatOperator(part.edge_index, part.num_nodes, 0.6, tol=1e-12).to_dense() for part in parts)
     torch.testing.assert_close(dense, torch.block_diag(*heats).expand(2, -1, -1), check_dtype=False)
@@ -68,7 +53,7 @@ def test_grid_heat_of_unequal_grids_is_the_exponential():
 
 @pytest.mark.parametrize("function", ["offset", "distance"])
 def test_toeplitz_is_a_function_of_the_offset(function):
-    mask = ToeplitzMask((3, 4), heads=2, function=function).double()
+    mask = nn.ToeplitzMask((3, 4), heads=2, function=function).double()
     torch.nn.init.normal_(mask.weight)
     parts = [AddGridShape()(grid(*shape)) for shape in ((3, 4), (2, 3), (2, 3))]
     dense = mask(Batch.from_data_list(parts)).to_dense()
@@ -95,19 +80,19 @@ TREES = {
 def test_masks_of_trees_are_functions_of_the_distance(name):
     data = AddTreeOrder()(TREES[name].clone())
     distance = dense_distances(data.edge_index, data.num_nodes)
-    tree = TreeMask(heads=2, max_hops=4).double()
+    tree = nn.TreeMask(heads=2, max_hops=4).double()
     torch.nn.init.normal_(tree.values)
     values = torch.cat([tree.values, torch.zeros(2, 1)], 1)
     torch.testing.assert_close(tree(data).to_dense(), values[:, distance.clamp(max=5).long()])
     for a in (-0.4, 0.3):
-        forest = ForestMask(heads=2, a=a, b=0.2).double()
+        forest = nn.ForestMask(heads=2, a=a, b=0.2).double()
         wanted = torch.where(distance.isfinite(), (a * distance.nan_to_num(posinf=0) + 0.2).exp(), 0)
         torch.testing.assert_close(forest(data).to_dense(), wanted.expand(2, -1, -1), rtol=1e-6, atol=0)
 
 
 def test_layers_share_what_depends_on_the_trees_alone():
     batch = Batch.from_data_list([AddTreeOrder()(data.clone()) for data in TREES.values()])
-    assert TreeMask()(batch).parent is ForestMask(heads=3)(batch).parent
+    assert nn.TreeMask()(batch).parent is nn.ForestMask(heads=3)(batch).parent
 
 
 def test_lengths_of_edges_reach_the_forest():
@@ -116,14 +101,14 @@ def test_lengths_of_edges_reach_the_forest():
     data.far = torch.rand(144, generator=torch.Generator().manual_seed(0))[key]  # equal in both directions
     made = AddTreeOrder(length="far")(data)
     wanted = torch.exp(-0.5 * dense_distances(made.edge_index, 12, made.far))
-    torch.testing.assert_close(ForestMask().double()(made).to_dense(), wanted, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(nn.ForestMask().double()(made).to_dense(), wanted, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("name", ["weighted", "one_way", "isolated"])
 def test_power_series_of_the_normalised_adjacency(name, symmetric):
     data, f = GRAPHS[name], torch.tensor([[1.2, 0.5, -0.3, 0.25], [0.5, 0.1, 0.2, 0.0]], dtype=torch.float64)
-    mask = PowerSeriesMask(heads=2, max_length=3, symmetric=symmetric).double()
+    mask = nn.PowerSeriesMask(heads=2, max_length=3, symmetric=symmetric).double()
     mask.modulation.data.copy_(f)
     strength = dense_adjacency(data).sum(1)
     root = torch.where(strength > 0, strength, 1).sqrt()
@@ -135,10 +120,10 @@ def test_power_series_of_the_normalised_adjacency(name, symmetric):
 
 
 @pytest.mark.parametrize(("build", "attribute"), [
-    (PowerSeriesMask, "edge_weight"),
-    (lambda: PowerSeriesMask(symmetric=False), "edge_weight"),
-    (HeatMask, "edge_weight"),
-    (lambda: ForestMask(heads=2), "tree_length"),
+    (nn.PowerSeriesMask, "edge_weight"),
+    (lambda: nn.PowerSeriesMask(symmetric=False), "edge_weight"),
+    (nn.HeatMask, "edge_weight"),
+    (lambda: nn.ForestMask(heads=2), "tree_length"),
 ])  # fmt: skip
 def test_learned_weights_and_lengths_of_edges_have_a_gradient(build, attribute):
     mask, edges = build().double(), torch.tensor([[0, 0, 1, 3], [1, 2, 2, 4]])
@@ -162,13 +147,13 @@ def test_learned_weights_and_lengths_of_edges_have_a_gradient(build, attribute):
 def test_learned_weights_of_zero_have_a_finite_gradient():
     graph = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), num_nodes=3)
     graph.edge_weight = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
-    (PowerSeriesMask()(graph) @ torch.ones(3, 1)).sum().backward()
+    (nn.PowerSeriesMask()(graph) @ torch.ones(3, 1)).sum().backward()
     assert graph.edge_weight.grad.isfinite().all()
 
 
 @pytest.mark.slow
 def test_masks_of_positions_are_compiled_as_one_graph():
-    mask = LowRankMask()
+    mask = nn.LowRankMask()
     graphs = [Data(x=torch.ones(n, 1), position=torch.arange(float(n))) for n in (4, 5)]
     compiled = torch.compile(lambda graph: mask(graph).left, backend="eager", fullgraph=True, dynamic=True)
     for graph in graphs:
@@ -176,12 +161,12 @@ def test_masks_of_positions_are_compiled_as_one_graph():
 
 
 def test_power_series_starts_where_graph_random_features_start():
-    assert torch.equal(PowerSeriesMask(max_length=3).modulation, GRFMask(max_length=3).modulation)
+    assert torch.equal(nn.PowerSeriesMask(max_length=3).modulation, nn.GRFMask(max_length=3).modulation)
     alpha = [1.0, 0.5, 0.25]
-    mask = PowerSeriesMask(max_length=3, coeffs=alpha)
+    mask = nn.PowerSeriesMask(max_length=3, coeffs=alpha)
     f = mask.modulation.detach().double().numpy()
     np.testing.assert_allclose(np.convolve(f, f)[:4], [*alpha, 0], atol=1e-6)
-    assert PowerSeriesMask(max_length=3, symmetric=False, coeffs=alpha).modulation.tolist() == [*alpha, 0]
+    assert nn.PowerSeriesMask(max_length=3, symmetric=False, coeffs=alpha).modulation.tolist() == [*alpha, 0]
 
 
 def test_deconvolution():
@@ -194,7 +179,7 @@ def test_deconvolution():
 @pytest.mark.parametrize("encoding", ["sinusoidal", "stochastic"])
 def test_low_rank_approaches_the_exponential_of_the_waves(encoding):
     data = Batch.from_data_list([AddPositions()(Data(num_nodes=n)) for n in (5, 7)])
-    mask = LowRankMask(heads=2, encoding=encoding, num_waves=3, num_features=2**14, max_period=9.0).double()
+    mask = nn.LowRankMask(heads=2, encoding=encoding, num_waves=3, num_features=2**14, max_period=9.0).double()
     torch.manual_seed(0)
     with torch.no_grad():
         mask.amplitude.add_(0.1 * torch.rand_like(mask.amplitude))
@@ -209,7 +194,9 @@ def test_low_rank_approaches_the_exponential_of_the_waves(encoding):
         return
     logits = []
     for seed in range(400):  # in expectation: the factors of the logits, averaged over the Gaussian matrix
-        other = LowRankMask(heads=2, encoding=encoding, num_waves=3, num_features=1, max_period=9.0, seed=seed).double()
+        other = nn.LowRankMask(
+            heads=2, encoding=encoding, num_waves=3, num_features=1, max_period=9.0, seed=seed
+        ).double()
         logits.append(other.mixing @ other.mixing.t())
     torch.testing.assert_close(torch.stack(logits).mean(0), torch.eye(6).double(), rtol=0, atol=0.2)
     assert (dense >= 0).all()
@@ -228,7 +215,9 @@ def test_filtered_noise_has_the_correlation_of_its_filters_in_expectation():
         wanted += (taps[0, :, t] * taps[1, :, s])[:, None, None] * (s - t == gap)
     logits = []
     for seed in range(600):
-        mask = LowRankMask(2, "convolutional", num_waves=4, num_features=2**14 if seed == 0 else 1, seed=seed).double()
+        mask = nn.LowRankMask(
+            2, "convolutional", num_waves=4, num_features=2**14 if seed == 0 else 1, seed=seed
+        ).double()
         mask.left.copy_(taps[0] / 4)
         mask.right.copy_(taps[1] / 4)
         left, right = (mask._filtered(data.position, part) for part in (mask.left, mask.right))
@@ -241,7 +230,10 @@ def test_filtered_noise_has_the_correlation_of_its_filters_in_expectation():
 
 
 def test_degree_is_a_sine_of_learned_numbers_of_both_degrees():
-    mask, batch = DegreeMask(heads=2, max_degree=3).double(), Batch.from_data_list([GRAPHS["star"], GRAPHS["one_way"]])
+    mask, batch = (
+        nn.DegreeMask(heads=2, max_degree=3).double(),
+        Batch.from_data_list([GRAPHS["star"], GRAPHS["one_way"]]),
+    )
     torch.nn.init.normal_(mask.logit)
     count = [min(int((batch.edge_index[0] == node).sum()), 3) for node in range(batch.num_nodes)]
     z = 1 / (1 + (-mask.logit[:, count]).exp())
@@ -253,16 +245,16 @@ def test_degree_is_a_sine_of_learned_numbers_of_both_degrees():
 def test_causal_is_a_triangle_in_every_graph():
     batch = Batch.from_data_list([GRAPHS["path"], GRAPHS["star"]])
     wanted = torch.block_diag(torch.ones(4, 4).tril(), torch.ones(5, 5).tril())
-    assert torch.equal(CausalMask()(batch).to_dense(), wanted)
-    assert torch.equal(CausalMask(reverse=True)(batch).to_dense(), wanted.t())
-    assert torch.equal(CausalMask()(GRAPHS["path"]).to_dense(), wanted[:4, :4])
+    assert torch.equal(nn.CausalMask()(batch).to_dense(), wanted)
+    assert torch.equal(nn.CausalMask(reverse=True)(batch).to_dense(), wanted.t())
+    assert torch.equal(nn.CausalMask()(GRAPHS["path"]).to_dense(), wanted[:4, :4])
 
 
 @pytest.mark.parametrize("path", ["auto", "blocks"])
-@pytest.mark.parametrize("build", [CausalMask, lambda: LowRankMask(num_waves=2, num_features=4), HeatMask])
+@pytest.mark.parametrize("build", [nn.CausalMask, lambda: nn.LowRankMask(num_waves=2, num_features=4), nn.HeatMask])
 def test_a_batch_that_only_attention_is_given(build, path):
     num_nodes = 700
-    attn = MaskedAttention(8, mask=build(), kernel="elu1", path=path).double().eval()
+    attn = nn.MaskedAttention(8, mask=build(), kernel="elu1", path=path).double().eval()
     line = torch.stack([torch.arange(num_nodes - 1), torch.arange(1, num_nodes)])
     single = AddPositions()(Data(edge_index=to_undirected(line), num_nodes=num_nodes))
     whole = Batch.from_data_list([single, single])
@@ -272,7 +264,7 @@ def test_a_batch_that_only_attention_is_given(build, path):
     assert "batch" not in alone
 
 
-@pytest.mark.parametrize("cls", [HeatMask, PowerSeriesMask])
+@pytest.mark.parametrize("cls", [nn.HeatMask, nn.PowerSeriesMask])
 def test_edge_weights_may_have_a_second_axis_of_one_and_stand_in_a_sparse_matrix(cls):
     data, mask = GRAPHS["weighted"].clone(), cls()
     data.edge_weight = data.edge_weight.float()
@@ -287,11 +279,11 @@ def test_edge_weights_may_have_a_second_axis_of_one_and_stand_in_a_sparse_matrix
 
 
 EXTREMES = {
-    "hop": (lambda: HopMask(2, 2), "values", [88.0, 1e4, -1e4]),
-    "rwgnk": (lambda: RWGNKMask(2, learnable=True), "decay", [1e6, 1e30]),
-    "forest": (lambda: ForestMask(2), "log_rate", [100.0, 1e4, -1e4]),
-    "weights": (lambda: MixtureMask([None, HopMask()], 2), "log_weights", [100.0, 1e4, -100.0]),
-    "part": (lambda: MixtureMask([HopMask(), None], 2), "masks.0.values", [-45.0, -100.0, 100.0]),
+    "hop": (lambda: nn.HopMask(2, 2), "values", [88.0, 1e4, -1e4]),
+    "rwgnk": (lambda: nn.RWGNKMask(2, learnable=True), "decay", [1e6, 1e30]),
+    "forest": (lambda: nn.ForestMask(2), "log_rate", [100.0, 1e4, -1e4]),
+    "weights": (lambda: nn.MixtureMask([None, nn.HopMask()], 2), "log_weights", [100.0, 1e4, -100.0]),
+    "part": (lambda: nn.MixtureMask([nn.HopMask(), None], 2), "masks.0.values", [-45.0, -100.0, 100.0]),
 }
 
 
@@ -300,7 +292,7 @@ EXTREMES = {
 def test_extreme_parameters_give_finite_outputs_and_gradients(name, path):
     build, parameter, numbers = EXTREMES[name]
     for number, kernel in itertools.product(numbers, ("relu", "softmax")):
-        attn = MaskedAttention(8, 2, kernel, build(), path=path)
+        attn = nn.MaskedAttention(8, 2, kernel, build(), path=path)
         (graph,) = prepared(attn, [GRAPHS["star"]])
         attn.mask.get_parameter(parameter).data.fill_(number)
         out = attn(torch.randn(5, 8), graph=graph)

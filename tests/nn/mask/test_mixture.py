@@ -6,25 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import (
-    GRFMask,
-    HeadMasks,
-    HeatMask,
-    HopMask,
-    MaskedAttention,
-    MixtureMask,
-    ProductMask,
-    parameter_groups,
-)
-from pyg_topomask.operators import (
-    DenseOperator,
-    DiagonalScaledOperator,
-    HeadStackOperator,
-    HopOperator,
-    OnesOperator,
-    SparseOperator,
-    SumOperator,
-)
+from pyg_topomask import nn, operators
 from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention.mask import _sums_by_row, row_sums
 from pyg_topomask.ops.attention.masked import (
@@ -37,10 +19,10 @@ from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import that_add
 
 MASKS = {
-    "ones + hop": lambda: MixtureMask([None, HopMask(4, 3)], 4),
-    "grf + signed hop + ones": lambda: MixtureMask([GRFMask(4, 3), HopMask(1, 3, positive=False), None]),
-    "ones, hop, grf by head": lambda: HeadMasks([None, HopMask(2, 3), GRFMask(1, 3)], [1, 2, 1]),
-    "grf times hop": lambda: ProductMask(GRFMask(4, 3), HopMask(1, 3)),
+    "ones + hop": lambda: nn.MixtureMask([None, nn.HopMask(4, 3)], 4),
+    "grf + signed hop + ones": lambda: nn.MixtureMask([nn.GRFMask(4, 3), nn.HopMask(1, 3, positive=False), None]),
+    "ones, hop, grf by head": lambda: nn.HeadMasks([None, nn.HopMask(2, 3), nn.GRFMask(1, 3)], [1, 2, 1]),
+    "grf times hop": lambda: nn.ProductMask(nn.GRFMask(4, 3), nn.HopMask(1, 3)),
 }
 NAMES = ["two_parts", "isolated", "single", "star", "path"]
 
@@ -83,7 +65,7 @@ def test_equals_the_algebra_with_all_gradients(mask, kernel, normalizer):
 
 
 def test_a_product_multiplies_the_left_mask_by_the_right_one():
-    mask = ProductMask(GRFMask(4, 3), HopMask(4, 3)).double()
+    mask = nn.ProductMask(nn.GRFMask(4, 3), nn.HopMask(4, 3)).double()
     graph = batch_for(mask)
     left, right = (part(graph).to_dense() for part in mask.masks)
     torch.testing.assert_close(mask(graph).to_dense(), left @ right)
@@ -94,8 +76,10 @@ def test_scales_of_any_sign_and_queries_without_features():
     q, k, v = (torch.rand(5, 2, width, dtype=torch.float64) for width in (4, 4, 3))
     q[2] = 0
     scale = torch.tensor([1.0, -2, 0.5, -1, 3], dtype=torch.float64)
-    dense = DenseOperator(torch.rand(5, 5, dtype=torch.float64))
-    mask = SumOperator(DiagonalScaledOperator(dense, scale), OnesOperator(torch.zeros(5, dtype=torch.long)))
+    dense = operators.DenseOperator(torch.rand(5, 5, dtype=torch.float64))
+    mask = operators.SumOperator(
+        operators.DiagonalScaledOperator(dense, scale), operators.OnesOperator(torch.zeros(5, dtype=torch.long))
+    )
     wanted = masked_linear_attention_reference(q, k, v, mask.to_dense(), bound=mask.bound.to_dense())
     found = masked_linear_attention(q, k, v, mask)
     torch.testing.assert_close(found, wanted)
@@ -103,9 +87,12 @@ def test_scales_of_any_sign_and_queries_without_features():
 
 
 def test_additive_attention_under_masks_for_groups_of_heads():
-    ones, dense = OnesOperator(torch.zeros(4, dtype=torch.long)), DenseOperator(torch.rand(4, 4).double())
+    ones, dense = (
+        operators.OnesOperator(torch.zeros(4, dtype=torch.long)),
+        operators.DenseOperator(torch.rand(4, 4).double()),
+    )
     given = [torch.randn(4, 2, dtype=torch.float64) for _ in range(2)] + [torch.randn(4, 2, 3, dtype=torch.float64)]
-    mask = HeadStackOperator([ones, dense])
+    mask = operators.HeadStackOperator([ones, dense])
     wanted = masked_additive_attention_reference(*given, mask.to_dense())
     torch.testing.assert_close(masked_additive_attention(*given, mask), wanted)
 
@@ -114,18 +101,18 @@ class OneEdge(torch.nn.Module):
     """A user's mask, which has nothing to initialise, and rows without entries."""
 
     def forward(self, graph):
-        return SparseOperator(torch.tensor([[0], [1]]), torch.tensor([3.0]), graph.num_nodes)
+        return operators.SparseOperator(torch.tensor([[0], [1]]), torch.tensor([3.0]), graph.num_nodes)
 
 
 def test_weights_are_shares_of_a_row_at_the_start():
-    mask = MixtureMask([None, HopMask(1, 3)])
+    mask = nn.MixtureMask([None, nn.HopMask(1, 3)])
     graph = batch_for(mask)
     sums = [operator @ torch.ones(graph.num_nodes, 1) for operator in mask(graph).operators]
     torch.testing.assert_close(torch.cat(sums, 1), torch.ones(graph.num_nodes, 2))
     mask.log_weights.data.fill_(-3)  # weights stay positive
     total = mask(graph) @ torch.ones(graph.num_nodes, 1)
     torch.testing.assert_close(total, torch.full_like(total, 2 * exp(-3)))
-    edge, _ = MixtureMask([OneEdge(), None])(graph).operators
+    edge, _ = nn.MixtureMask([OneEdge(), None])(graph).operators
     assert (edge @ torch.ones(graph.num_nodes, 1)).flatten().tolist() == [1.0] + [0.0] * (graph.num_nodes - 1)
 
 
@@ -144,16 +131,18 @@ def test_row_sums_have_gradients(name):
 
 def test_parts_of_parts_have_engines_of_their_own():
     graph, planned = batch_for(MASKS["ones + hop"]()), []
-    hop, ones = HopMask(2, 3)(graph), OnesOperator(graph.batch)
+    hop, ones = nn.HopMask(2, 3)(graph), operators.OnesOperator(graph.batch)
     with watched(planned.append):
         q = torch.rand(graph.num_nodes, 4, 3)
-        masked_linear_attention(q, q, q, HopMask(4, 3)(graph) + HeadStackOperator([ones, hop], [2, 2]), graph.batch)
+        masked_linear_attention(
+            q, q, q, nn.HopMask(4, 3)(graph) + operators.HeadStackOperator([ones, hop], [2, 2]), graph.batch
+        )
     assert [type(problem.mask).__name__ for problem in planned] == ["HopOperator", "NoneType", "HopOperator"]
 
 
 def test_row_sums_of_half_precision_are_summed_in_float32():
     index = torch.stack([torch.zeros(3000, dtype=torch.long), torch.arange(3000)])
-    mask = HopOperator(index, torch.ones(3000, dtype=torch.long), torch.tensor([1.0, 0.5]).bfloat16(), 3000)
+    mask = operators.HopOperator(index, torch.ones(3000, dtype=torch.long), torch.tensor([1.0, 0.5]).bfloat16(), 3000)
     assert row_sums(mask)[:2].flatten().tolist() == [1500.0, 0.0]
 
 
@@ -170,18 +159,18 @@ def test_a_part_within_its_error_counts_alike_with_and_without_compiled_code(mon
     q, k, v = torch.zeros(3, graph.num_nodes, 4, 16)
     q[..., 0] = k[7::12, :, 0] = v[7::12] = 1.0
     k[11::12, :, 0], v[11::12] = 0.1, -1.0
-    graph, found = that_add(HeatMask().requires)(graph), []
+    graph, found = that_add(nn.HeatMask().requires)(graph), []
     for native in ("1", "0"):
         monkeypatch.setenv("TOPOMASK_NATIVE", native)
-        mask = HeatMask()(graph) + OnesOperator(graph.batch) * 1e-5
+        mask = nn.HeatMask()(graph) + operators.OnesOperator(graph.batch) * 1e-5
         found.append(masked_linear_attention(q, k, v, mask, graph.batch))
     torch.testing.assert_close(*found)
 
 
 def test_the_attention_builds_mixtures_and_groups_of_heads():
-    assert isinstance(MaskedAttention(8, 2, mask=[None, HopMask(2)]).mask, MixtureMask)
-    divided = MaskedAttention(8, 2, mask=[None, HopMask()], mask_heads=[1, 1])
-    assert isinstance(divided.mask, HeadMasks)
+    assert isinstance(nn.MaskedAttention(8, 2, mask=[None, nn.HopMask(2)]).mask, nn.MixtureMask)
+    divided = nn.MaskedAttention(8, 2, mask=[None, nn.HopMask()], mask_heads=[1, 1])
+    assert isinstance(divided.mask, nn.HeadMasks)
     assert divided.requires == ("hop_index", "hop_length", "hop_size")
     assert divided.transform_settings == {"max_hops": 8}
     before = {name: value.clone() for name, value in divided.mask.state_dict().items()}
@@ -194,10 +183,10 @@ def test_the_attention_builds_mixtures_and_groups_of_heads():
 
 
 def test_parameters_of_masks_are_a_group_of_their_own():
-    attn = MaskedAttention(8, 2, mask=[None, HopMask(2)])
-    model, masks = parameter_groups(attn, 1e-3, weight_decay=0.1)
+    attn = nn.MaskedAttention(8, 2, mask=[None, nn.HopMask(2)])
+    model, masks = nn.parameter_groups(attn, 1e-3, weight_decay=0.1)
     assert (model["lr"], model["weight_decay"], masks["lr"], masks["weight_decay"]) == (1e-3, 0.1, 25e-3, 0.0)
     assert {id(p) for p in masks["params"]} == {id(p) for p in attn.mask.parameters()}
     assert {id(p) for p in model["params"] + masks["params"]} == {id(p) for p in attn.parameters()}
     torch.optim.AdamW([model, masks])
-    assert len(parameter_groups(torch.nn.Linear(2, 2), 1e-3)) == 1
+    assert len(nn.parameter_groups(torch.nn.Linear(2, 2), 1e-3)) == 1

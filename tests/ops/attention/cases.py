@@ -12,28 +12,9 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask import operators
 from pyg_topomask.limits import limits
 from pyg_topomask.nn import GRFMask
-from pyg_topomask.operators import (
-    BlockDiagonalOperator,
-    CausalOperator,
-    ConstantOperator,
-    DenseOperator,
-    ForestExpOperator,
-    GRFOperator,
-    GridHeatOperator,
-    HeadStackOperator,
-    HeatOperator,
-    KroneckerOperator,
-    LowRankOperator,
-    OnesOperator,
-    PaddingOperator,
-    PowerSeriesOperator,
-    SparseFactorOperator,
-    SparseOperator,
-    ToeplitzOperator,
-    TreeDistanceOperator,
-)
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, parts
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import TensorMask
@@ -99,7 +80,7 @@ def walked(diagonal: str = "independent") -> Batch:
     return Batch.from_data_list(graphs)
 
 
-def grf(*modulation: Tensor, data: Data | None = None, **settings) -> GRFOperator:
+def grf(*modulation: Tensor, data: Data | None = None, **settings) -> operators.GRFOperator:
     """The GRF operator of the four graphs; a second function is that of the keys."""
     heads = modulation[0].size(0) if modulation[0].dim() == 2 else 1
     mask = GRFMask(heads, 3, key_modulation=len(modulation) == 2, **settings).to(modulation[0].dtype)
@@ -117,46 +98,57 @@ def masks() -> dict[str, Mask]:
     looped = [draw(LOOPS.size(1)) for _ in range(2)]
     time = torch.tensor(0.5).double()
 
-    def factored(left: Tensor, right: Tensor) -> SparseFactorOperator:
-        return SparseFactorOperator((LOOPS, left), (LOOPS, right), 17)
+    def factored(left: Tensor, right: Tensor) -> operators.SparseFactorOperator:
+        return operators.SparseFactorOperator((LOOPS, left), (LOOPS, right), 17)
 
     return {
         "none": Mask(lambda: None),
-        "ones": Mask(lambda: OnesOperator(RAGGED)),
-        "padding": Mask(lambda: PaddingOperator(torch.arange(17) % 5 > 0, RAGGED)),
-        "causal": Mask(lambda: CausalOperator(RAGGED)),
-        "sparse": Mask(lambda x: SparseOperator(EDGES, x, 17), [positive]),
-        "sparse_heads": Mask(lambda x: SparseOperator(LOOPS, x, 17), [draw(LOOPS.size(1), HEADS)]),
+        "ones": Mask(lambda: operators.OnesOperator(RAGGED)),
+        "padding": Mask(lambda: operators.PaddingOperator(torch.arange(17) % 5 > 0, RAGGED)),
+        "causal": Mask(lambda: operators.CausalOperator(RAGGED)),
+        "sparse": Mask(lambda x: operators.SparseOperator(EDGES, x, 17), [positive]),
+        "sparse_heads": Mask(lambda x: operators.SparseOperator(LOOPS, x, 17), [draw(LOOPS.size(1), HEADS)]),
         "factored": Mask(factored, looped),
-        "constant": Mask(lambda: ConstantOperator(factored(*(x.detach() for x in looped)))),
+        "constant": Mask(lambda: operators.ConstantOperator(factored(*(x.detach() for x in looped)))),
         "grf": Mask(grf, [torch.tensor([1.0, 0.5, 0.25, 0.125]).double()]),
         "grf_signed": Mask(grf, [draw(HEADS, 4)]),
         "grf_keys": Mask(grf, [draw(HEADS, 4), draw(HEADS, 4)]),
         "grf_diagonal": Mask(partial(grf, diagonal="corrected"), [torch.tensor([0.5, 1.0, -0.5, 0.25]).double()]),
-        "heat": Mask(lambda t: HeatOperator(EDGES, 17, t, tol=1e-12), [time]),
-        "series": Mask(lambda x: PowerSeriesOperator(EDGES, 17, x), [draw(HEADS, 3)]),
+        "heat": Mask(lambda t: operators.HeatOperator(EDGES, 17, t, tol=1e-12), [time]),
+        "series": Mask(lambda x: operators.PowerSeriesOperator(EDGES, 17, x), [draw(HEADS, 3)]),
         "times": Mask(lambda x, y, f: factored(x, y) * grf(f), [*looped, draw(HEADS, 4)]),
         "times_dense": Mask(
-            lambda t, x: HeatOperator(EDGES, 17, t, tol=1e-12) * LowRankOperator(x, x, RAGGED), [time, draw(17, 3)]
+            lambda t, x: operators.HeatOperator(EDGES, 17, t, tol=1e-12) * operators.LowRankOperator(x, x, RAGGED),
+            [time, draw(17, 3)],
         ),
-        "low_rank": Mask(lambda x, y: LowRankOperator(x, y, RAGGED), [draw(17, 3), draw(17, 3)]),
+        "low_rank": Mask(lambda x, y: operators.LowRankOperator(x, y, RAGGED), [draw(17, 3), draw(17, 3)]),
         "tensor": Mask(lambda x: TensorMask(x * same.to(x)), [draw(17, 17)]),
-        "tensor_heads": Mask(lambda x: DenseOperator(x * same.to(x)), [draw(HEADS, 17, 17)]),
-        "toeplitz": Mask(lambda x: ToeplitzOperator(x, (2, 4), 2), [draw(3, 7)], EQUAL),
-        "toeplitz_heads": Mask(lambda x: ToeplitzOperator(x, (8,), 2), [draw(HEADS, 15)], EQUAL),
-        "grid_heat": Mask(lambda t: GridHeatOperator((2, 4), t, 2), [time], EQUAL),
-        "forest": Mask(lambda a: ForestExpOperator(PARENT, torch.ones_like(a).expand(16), a, 0.1), [-time], EQUAL),
-        "tree_heads": Mask(lambda x: TreeDistanceOperator(PARENT, x, "centroid"), [draw(HEADS, 4)], EQUAL),
+        "tensor_heads": Mask(lambda x: operators.DenseOperator(x * same.to(x)), [draw(HEADS, 17, 17)]),
+        "toeplitz": Mask(lambda x: operators.ToeplitzOperator(x, (2, 4), 2), [draw(3, 7)], EQUAL),
+        "toeplitz_heads": Mask(lambda x: operators.ToeplitzOperator(x, (8,), 2), [draw(HEADS, 15)], EQUAL),
+        "grid_heat": Mask(lambda t: operators.GridHeatOperator((2, 4), t, 2), [time], EQUAL),
+        "forest": Mask(
+            lambda a: operators.ForestExpOperator(PARENT, torch.ones_like(a).expand(16), a, 0.1), [-time], EQUAL
+        ),
+        "tree_heads": Mask(lambda x: operators.TreeDistanceOperator(PARENT, x, "centroid"), [draw(HEADS, 4)], EQUAL),
         "kronecker": Mask(
-            lambda x: KroneckerOperator(DenseOperator(torch.eye(2).to(x)), ToeplitzOperator(x, (8,))), [draw(15)], EQUAL
+            lambda x: operators.KroneckerOperator(
+                operators.DenseOperator(torch.eye(2).to(x)), operators.ToeplitzOperator(x, (8,))
+            ),
+            [draw(15)],
+            EQUAL,
         ),
         "stack": Mask(
-            lambda x, t: HeadStackOperator([ToeplitzOperator(x, (8,), 2), GridHeatOperator((2, 4), t, 2)]),
+            lambda x, t: operators.HeadStackOperator(
+                [operators.ToeplitzOperator(x, (8,), 2), operators.GridHeatOperator((2, 4), t, 2)]
+            ),
             [draw(15), time],
             EQUAL,
         ),
         "blocks": Mask(
-            lambda x, t: BlockDiagonalOperator([ToeplitzOperator(x, (8,)), -1.0 * GridHeatOperator((2, 4), t)]),
+            lambda x, t: operators.BlockDiagonalOperator(
+                [operators.ToeplitzOperator(x, (8,)), -1.0 * operators.GridHeatOperator((2, 4), t)]
+            ),
             [draw(15), time],
             EQUAL,
         ),
@@ -173,11 +165,13 @@ def small_masks() -> dict[str, Mask]:
     edges = torch.tensor([[0, 1, 1, 2, 3, 4, 4], [1, 0, 2, 1, 4, 3, 4]])
     return {
         "none": Mask(lambda: None, (), batch),
-        "sparse": Mask(lambda x: SparseOperator(edges, x, 5), [draw(7, HEADS)], batch),
-        "factored": Mask(lambda x: SparseFactorOperator((edges, x), (edges, x), 5), [draw(7)], batch),
-        "low_rank": Mask(lambda x: LowRankOperator(x, x + 0.25, batch), [draw(5, 2)], batch),
+        "sparse": Mask(lambda x: operators.SparseOperator(edges, x, 5), [draw(7, HEADS)], batch),
+        "factored": Mask(lambda x: operators.SparseFactorOperator((edges, x), (edges, x), 5), [draw(7)], batch),
+        "low_rank": Mask(lambda x: operators.LowRankOperator(x, x + 0.25, batch), [draw(5, 2)], batch),
         "shared": Mask(
-            lambda t: -0.5 * GridHeatOperator((2, 2), t, 2), [torch.tensor(0.5).double()], torch.arange(8) // 4
+            lambda t: -0.5 * operators.GridHeatOperator((2, 2), t, 2),
+            [torch.tensor(0.5).double()],
+            torch.arange(8) // 4,
         ),
     }
 
