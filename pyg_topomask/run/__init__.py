@@ -16,9 +16,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 if TYPE_CHECKING:
     from pyg_topomask.run.errors import RunError
+    from pyg_topomask.run.graphgps.check import check_config
     from pyg_topomask.run.graphgps.config import Config
     from pyg_topomask.run.output.progress import Display
-    from pyg_topomask.run.runner import check_config, run_config
+    from pyg_topomask.run.runner import run_config
 
 __all__ = ["Config", "Display", "RunError", "check_config", "run_config"]
 
@@ -26,7 +27,7 @@ _HOME = {
     "Config": "graphgps.config",
     "Display": "output.progress",
     "RunError": "errors",
-    "check_config": "runner",
+    "check_config": "graphgps.check",
     "run_config": "runner",
 }
 

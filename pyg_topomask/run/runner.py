@@ -2,58 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyg_topomask import __version__
 from pyg_topomask.cache import locked
-from pyg_topomask.run.data.parts import sampler_problems
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.files import make_folder, output_path, write_json
-from pyg_topomask.run.graphgps.check import check_parsed, notes_of
-from pyg_topomask.run.graphgps.config.load import ParsedConfig, load
-from pyg_topomask.run.graphgps.config.schema import Config, contradictions
-from pyg_topomask.run.graphgps.formats import LoadedDataset, dataset_problems, load_dataset
+from pyg_topomask.run.graphgps.check import check_config, notes_of
+from pyg_topomask.run.graphgps.config.load import Source
+from pyg_topomask.run.graphgps.config.schema import Config
+from pyg_topomask.run.graphgps.formats import LoadedDataset, load_dataset
 from pyg_topomask.run.graphgps.model.attentions import layers_text, mask_of
-from pyg_topomask.run.graphgps.pretrained import find_checkpoint, has_run, refuse_other_split, with_model_of
+from pyg_topomask.run.graphgps.pretrained import find_checkpoint, refuse_other_split
 from pyg_topomask.run.graphgps.saved import read_result, read_results, refuse_other_runs, unfinished_note
 from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.seed_run import SeedRun
 from pyg_topomask.run.training.trainer import device_problems
-
-Source = str | Path | Mapping[str, Any] | Config
-
-
-@storage_errors()
-def check_config(source: Source, overrides: Sequence[str] = (), name: str = "config") -> tuple[ParsedConfig, list[str]]:
-    """Validate a config, and build its model and try it on a fake graph.
-
-    The model is not built if the config starts from a run that does not exist yet.
-
-    Returns:
-        The config, and the keys that an overridden ``gt.layer_type`` does not use; these have their defaults.
-
-    Raises:
-        ConfigError: If the config cannot be run.
-    """
-    parsed = load(source, overrides, name)
-    data = parsed.config.dataset
-    problems = dataset_problems(data)
-    for index in () if problems else parsed.config.run_multiple_splits:
-        problems += dataset_problems(data.model_copy(update={"split_index": index}))
-    parsed.refuse([*problems, *([] if problems else sampler_problems(parsed.config))])
-    if parsed.config.pretrained.dir:
-        if not has_run(parsed.config):
-            return parsed, []
-        parsed = replace(parsed, config=with_model_of(parsed.config), written=parsed.config)
-        parsed.refuse(contradictions(parsed.config))
-    unused = check_parsed(parsed)
-    return replace(parsed, config=parsed.config.with_defaults(unused)), unused
 
 
 @storage_errors()

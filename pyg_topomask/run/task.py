@@ -17,6 +17,9 @@ Kind = Literal["binary", "multiclass", "multilabel", "regression", "subtoken"]
 PARTS = ("train", "val", "test")
 """Names of the sets of a split."""
 
+HITS = (1, 3, 10)
+"""K of Hits@K where links are ranked among the nodes of their graph."""
+
 Parts = tuple[Tensor, Tensor, Tensor]
 """Indices of the training, validation and test graphs, or masks of nodes."""
 
@@ -104,6 +107,38 @@ def classification(level: Level, num_classes: int, **more: Any) -> Task:
     if num_classes == 2:
         return Task(level, "binary", 1, **more)
     return Task(level, "multiclass", num_classes, **more)
+
+
+def metric_groups(task: Task, metric_best: str = "accuracy") -> dict[str, tuple[str, ...]]:
+    """Names of a task's metrics in groups, each of which is computed together.
+
+    The area under the curve of several classes stores every score, so it is computed only if it is ``metric_best``.
+    """
+    areas: tuple[str, ...] = ("auc", "ap")
+    names: dict[str, tuple[str, ...]] = {"loss": ("loss",)}
+    if task.kind in ("binary", "multiclass"):
+        chosen = (metric_best,) if metric_best in ("accuracy-SBM", "miou") else ()
+        names["scores"] = ("accuracy", *chosen, *(("precision", "recall") if task.num_classes == 2 else ()), "f1")
+    if task.kind in ("binary", "multilabel") or (task.kind == "multiclass" and metric_best in areas):
+        names["ranks"] = (metric_best,) if task.kind == "multiclass" else areas
+    if task.kind == "multilabel":
+        names["scores"] = ("accuracy",)
+    elif task.kind == "regression":
+        names["scores"] = ("mae", "mse", "rmse", "r2", "spearmanr")
+    elif task.kind == "subtoken":
+        names["words"] = ("f1",)
+    if task.ranked:
+        names["links"] = ("mrr", "mrr_filt", "mrr_filt_self", *(f"hits@{k}" for k in HITS))
+    if task.hits_at is not None or task.own_negatives:
+        names["hits"] = ("mrr",) if task.own_negatives else (f"hits@{task.hits_at}",)
+    if task.part_labels:
+        names["parts"] = ("instance_miou", "category_miou")
+    return names
+
+
+def metric_names(task: Task, metric_best: str = "accuracy") -> list[str]:
+    """Names of the values that a task's metrics compute."""
+    return [name for names in metric_groups(task, metric_best).values() for name in names]
 
 
 def check_targets(task: Task, data: Data) -> None:

@@ -14,18 +14,18 @@ from tests.run.conftest import two_processes
 PROGRAM = """
 import sys, torch, torch.distributed as dist
 sys.path.insert(0, sys.argv[1])
-from test_metrics import add_links, labels_with_gaps, link_graphs
-from pyg_topomask.run.training.metrics import *
+from test_metrics import add_links, labels_with_gaps, link_graphs, metric_of
 torch.manual_seed(0)
 prediction, target = labels_with_gaps(31, 3)
 graphs = link_graphs()
 
 def values(rows, links):
     found = {}
-    for metric in (RankScores(("auc", "ap")), LabelAccuracy(3), RegressionScores()):
+    for kind, group in (("multilabel", "ranks"), ("multilabel", "scores"), ("regression", "scores")):
+        metric = metric_of(kind, 3, group)
         metric.update(prediction[rows], target[rows])
         found |= metric.compute()
-    ranks = LinkRanks()
+    ranks = metric_of("binary", 1, "links", ranked=True)
     add_links(ranks, links)
     return {**found, **ranks.compute()}
 

@@ -7,12 +7,11 @@ import torch
 
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.loaders import loaders, prepare
-from pyg_topomask.run.graphgps.check import fake_graphs
+from pyg_topomask.run.graphgps.check import check_config, fake_graphs
 from pyg_topomask.run.graphgps.formats import LoadedDataset
 from pyg_topomask.run.graphgps.model.attentions import attentions_of
 from pyg_topomask.run.graphgps.model.build import build_model, convs_of, sized
 from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
-from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.optim import build_optimizer

@@ -11,11 +11,11 @@ import pyg_topomask
 from pyg_topomask.run import run_config, seed_run
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.graphgps.saved import compared
-from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training import trainer
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -22,11 +22,11 @@ from pyg_topomask.nn import Mask
 from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.run.data.loaders import Served, Splits, loaders, prepare, ready_loader
 from pyg_topomask.run.errors import RunError, storage_errors
+from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.formats import LoadedDataset
 from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.process_memory import peak_cuda_mib, peak_mib
-from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule, build_module
 from pyg_topomask.run.training.trainer import build_trainer, quiet, uses_cuda

@@ -14,13 +14,14 @@ from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.trial import Trial, draw_sample, run_trial
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, did_you_mean, storage_errors
+from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.model.attentions import MASK_KEY
 from pyg_topomask.run.graphgps.model.build import convs_of
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.output.report import titled_table
 from pyg_topomask.run.process_memory import available_mib, resident_mib
-from pyg_topomask.run.runner import check_config, loaded
+from pyg_topomask.run.runner import loaded
 from pyg_topomask.run.training.trainer import device_problems, uses_cuda
 
 CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.check import notes_of
+from pyg_topomask.run.graphgps.check import check_config, notes_of
 from pyg_topomask.run.graphgps.pretrained import has_run
-from pyg_topomask.run.runner import check_config
 
 
 def main(arguments: Namespace, rest: list[str]) -> int:

@@ -24,13 +24,13 @@ from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.errors import NoPictureError, RunError
 from pyg_topomask.run.files import output_path, write_output
+from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.model.build import build_model, sized
 from pyg_topomask.run.graphgps.model.encoders import build_encodings
 from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, refusing_graphs
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
-from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 from pyg_topomask.run.walk_errors import DRAWS, MOST, RISK, walk_errors
 from pyg_topomask.transforms import AddRandomWalks

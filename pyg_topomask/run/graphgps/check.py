@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,20 +13,22 @@ from torch_geometric.utils import to_undirected
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
 from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.run.data.features import CATEGORICAL, CATEGORICAL_EDGES, fitted_features, input_features, width
-from pyg_topomask.run.errors import ConfigError, did_you_mean
+from pyg_topomask.run.data.parts import sampler_problems
+from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
 from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.config.load import ParsedConfig
+from pyg_topomask.run.graphgps.config.load import ParsedConfig, Source, load
 from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
-from pyg_topomask.run.graphgps.formats import level_of, possible_tasks
+from pyg_topomask.run.graphgps.config.schema import contradictions
+from pyg_topomask.run.graphgps.formats import dataset_problems, level_of, possible_tasks
 from pyg_topomask.run.graphgps.model.attentions import MASK_KEY, attentions_of, masks_of, twice_given
 from pyg_topomask.run.graphgps.model.build import build_model, convs_of, sized
 from pyg_topomask.run.graphgps.model.convs import CONVS
 from pyg_topomask.run.graphgps.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
 from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, key_in
+from pyg_topomask.run.graphgps.pretrained import has_run, with_model_of
 from pyg_topomask.run.graphgps.unused import keys_without_effect, unused_keys
-from pyg_topomask.run.task import Task
+from pyg_topomask.run.task import Task, metric_names
 from pyg_topomask.run.training.losses import is_distance, loss_problem
-from pyg_topomask.run.training.metrics import metric_names
 from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
 from pyg_topomask.transforms.grid_shape import grid_links
 
@@ -113,6 +116,33 @@ def notes_of(parsed: ParsedConfig) -> list[str]:
     if task.level == "edge" and is_distance(loss):
         notes.append(f"model.loss_fun: {loss} of raw scores and the targets 0 and 1; cross_entropy is usual for edges")
     return notes
+
+
+@storage_errors()
+def check_config(source: Source, overrides: Sequence[str] = (), name: str = "config") -> tuple[ParsedConfig, list[str]]:
+    """Validate a config, and build its model and try it on a fake graph.
+
+    The model is not built if the config starts from a run that does not exist yet.
+
+    Returns:
+        The config, and the keys that an overridden ``gt.layer_type`` does not use; these have their defaults.
+
+    Raises:
+        ConfigError: If the config cannot be run.
+    """
+    parsed = load(source, overrides, name)
+    data = parsed.config.dataset
+    problems = dataset_problems(data)
+    for index in () if problems else parsed.config.run_multiple_splits:
+        problems += dataset_problems(data.model_copy(update={"split_index": index}))
+    parsed.refuse([*problems, *([] if problems else sampler_problems(parsed.config))])
+    if parsed.config.pretrained.dir:
+        if not has_run(parsed.config):
+            return parsed, []
+        parsed = replace(parsed, config=with_model_of(parsed.config), written=parsed.config)
+        parsed.refuse(contradictions(parsed.config))
+    unused = check_parsed(parsed)
+    return replace(parsed, config=parsed.config.with_defaults(unused)), unused
 
 
 def check_parsed(parsed: ParsedConfig) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, read as data only, and checked before use."""
+"""Checkpoints: read as data only, and checked before use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.nn import Module
 
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, save_tensors
+from pyg_topomask.tensor_files import UnreadableFileError, load_tensors
 
 BEST, LAST = "best.ckpt", "last.ckpt"
 
@@ -20,18 +19,6 @@ OURS = "topomask"
 
 FORMAT = 1
 """Number of the format of checkpoints; it increases when older checkpoints can no longer be used."""
-
-
-class CheckpointFiles(TorchCheckpointIO):
-    """Lightning's plugin for files: writes checkpoints completely or not at all, and executes nothing from them."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint."""
-        save_tensors(checkpoint, Path(path))
-
-    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read a checkpoint onto the CPU."""
-        return load_tensors(Path(path))
 
 
 def read_checkpoint(path: Path, advice: str, key: str = "") -> dict[str, Any]:

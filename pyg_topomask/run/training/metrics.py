@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.run.graphgps.formats.base import need
-from pyg_topomask.run.task import Task
+from pyg_topomask.run.task import Task, metric_groups
 from pyg_topomask.run.training.ranking import CommonHits, LinkRanks, OwnNegativeRanks, RankScores, mean_rank
 from pyg_topomask.run.training.scores import Scores, StoredScores, mean_or_nan
 
@@ -20,9 +20,8 @@ class Mean(Scores):
     total: Tensor
     count: Tensor
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.names = (name,)
+    def __init__(self, task: Task, *names: str) -> None:
+        super().__init__(task, *names)
         self.add_sums("total", "count")
 
     def update(self, mean: Tensor, count: int) -> None:
@@ -36,10 +35,6 @@ class Mean(Scores):
 
 class WordScores(Mean):
     """``f1`` of ogbg-code2, by OGB's evaluator: the mean over names of F1 between predicted and true words."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__("f1")
-        self.task = task
 
     def update(self, prediction: Tensor, target: Tensor, graphs: Data) -> None:  # type: ignore[override]
         """Add graphs: logits ``[B, positions, words]``, and the words of each name, ``graphs.words``."""
@@ -62,18 +57,16 @@ class ClassScores(Scores):
 
     confusion: Tensor
 
-    def __init__(self, num_classes: int, metric_best: str = "accuracy") -> None:
-        super().__init__()
-        self.num_classes = num_classes
-        chosen = [metric_best] if metric_best in ("accuracy-SBM", "miou") else []
-        self.names = ("accuracy", *chosen, *(("precision", "recall") if num_classes == 2 else ()), "f1")
+    def __init__(self, task: Task, *names: str) -> None:
+        super().__init__(task, *names)
+        num_classes = task.num_classes
         self.add_state("confusion", torch.zeros(num_classes, num_classes, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, target: Tensor, graphs: Data | None = None) -> None:
         """Count predicted classes, from one logit ``[n]`` or a logit per class ``[n, classes]``."""
         guess = (prediction > 0).long() if prediction.dim() == 1 else prediction.argmax(1)
-        pair = target.long() * self.num_classes + guess
-        self.confusion = self.confusion + pair.bincount(minlength=self.num_classes**2).view_as(self.confusion)
+        pair = target.long() * self.task.num_classes + guess
+        self.confusion = self.confusion + pair.bincount(minlength=self.task.num_classes**2).view_as(self.confusion)
 
     def compute(self) -> dict[str, Tensor]:
         matrix = self.confusion.double()
@@ -87,7 +80,7 @@ class ClassScores(Scores):
             "miou": (right / (true + guessed - right).clamp(min=1))[present].mean(),
             "precision": precision[1],
             "recall": recall[1],
-            "f1": f1[1] if self.num_classes == 2 else f1[present].mean(),
+            "f1": f1[1] if self.task.num_classes == 2 else f1[present].mean(),
         }
         return {name: values[name] for name in self.names}
 
@@ -95,13 +88,12 @@ class ClassScores(Scores):
 class LabelAccuracy(Scores):
     """Multilabel ``accuracy``: mean over labels of the share of known targets that are predicted correctly."""
 
-    names = ("accuracy",)
     right: Tensor
     known: Tensor
 
-    def __init__(self, num_labels: int) -> None:
-        super().__init__()
-        self.add_sums("right", "known", size=num_labels)
+    def __init__(self, task: Task, *names: str) -> None:
+        super().__init__(task, *names)
+        self.add_sums("right", "known", size=task.num_outputs)
 
     def update(self, prediction: Tensor, target: Tensor, graphs: Data | None = None) -> None:
         self.right = self.right + ((prediction > 0) == (target == 1)).logical_and(~target.isnan()).sum(0)
@@ -118,8 +110,6 @@ class RegressionScores(StoredScores):
     ``mae`` and ``mse`` are means over all known entries; the others are unweighted means over targets, as in OGB and
     scikit-learn. If all values of a target are equal, its ``r2`` is 1 for an exact prediction and 0 otherwise.
     """
-
-    names = ("mae", "mse", "rmse", "r2", "spearmanr")
 
     def compute(self) -> dict[str, Tensor]:
         prediction, target = (values.double() for values in self.stored())
@@ -155,26 +145,21 @@ class PartScores(Scores):
     shape's category, as in the benchmark.
 
     Reference: Yi et al., *A Scalable Active Framework for Region Annotation in 3D Shape Collections*, 2016.
-
-    Args:
-        part_labels: Labels of each category.
     """
 
-    names = ("instance_miou", "category_miou")
     total: Tensor
     count: Tensor
 
-    def __init__(self, part_labels: Sequence[Sequence[int]]) -> None:
-        super().__init__()
-        self.part_labels = part_labels
-        self.add_sums("total", "count", size=len(part_labels))
+    def __init__(self, task: Task, *names: str) -> None:
+        super().__init__(task, *names)
+        self.add_sums("total", "count", size=len(task.part_labels))
 
     def update(self, prediction: Tensor, target: Tensor, graphs: Data) -> None:
         """Add shapes: logits ``[n, labels]``, labels ``[n]``, and the category of each graph."""
         total, count = self.total.clone(), self.count.clone()
         for shape, kind in enumerate(graphs.category.view(-1).tolist()):
             own = graphs.batch == shape
-            labels = torch.tensor(self.part_labels[kind], device=target.device)
+            labels = torch.tensor(self.task.part_labels[kind], device=target.device)
             guess = labels[prediction[own][:, labels].argmax(1)].unsqueeze(1) == labels
             true = target[own].unsqueeze(1) == labels  # [points, parts]
             union = (guess | true).sum(0)
@@ -194,34 +179,16 @@ class PartScores(Scores):
 def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Scores]:
     """The metrics of a task by the name of their group; each computes a dictionary of values.
 
-    Groups: ``loss`` (updated by loss and count), ``links`` (by scores and candidates), and ``scores``, ``ranks``,
-    ``hits``, ``parts`` and ``words`` (by predictions, targets and the batch). The area under the curve of several
-    classes stores every score, so it is computed only if it is ``metric_best``.
+    ``loss`` is updated by loss and count, ``links`` by scores and candidates, and all others by predictions, targets
+    and the batch.
     """
-    metrics: dict[str, Scores] = {"loss": Mean("loss")}
-    if task.kind in ("binary", "multiclass"):
-        metrics["scores"] = ClassScores(task.num_classes, metric_best)
-    if task.kind == "binary":
-        metrics["ranks"] = RankScores(("auc", "ap"))
-    elif task.kind == "multilabel":
-        metrics |= {"scores": LabelAccuracy(task.num_outputs), "ranks": RankScores(("auc", "ap"))}
-    elif task.kind == "regression":
-        metrics["scores"] = RegressionScores()
-    elif task.kind == "subtoken":
-        metrics["words"] = WordScores(task)
-    elif metric_best in ("auc", "ap"):
-        metrics["ranks"] = RankScores((metric_best,), task.num_outputs)
-    if task.ranked:
-        metrics["links"] = LinkRanks()
-    if task.hits_at is not None:
-        metrics["hits"] = CommonHits(task.hits_at)
-    if task.own_negatives:
-        metrics["hits"] = OwnNegativeRanks()
-    if task.part_labels:
-        metrics["parts"] = PartScores(task.part_labels)
-    return metrics
-
-
-def metric_names(task: Task, metric_best: str = "accuracy") -> list[str]:
-    """Names of the values that a task's metrics compute."""
-    return [name for metric in build_metrics(task, metric_best).values() for name in metric.names]
+    classes: dict[str, Any] = {
+        "loss": Mean,
+        "scores": {"multilabel": LabelAccuracy, "regression": RegressionScores}.get(task.kind, ClassScores),
+        "ranks": RankScores,
+        "words": WordScores,
+        "links": LinkRanks,
+        "hits": OwnNegativeRanks if task.own_negatives else CommonHits,
+        "parts": PartScores,
+    }
+    return {group: classes[group](task, *names) for group, names in metric_groups(task, metric_best).items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +12,8 @@ from torch_geometric.data import Data
 from torchmetrics.utilities import dim_zero_cat
 
 from pyg_topomask.ops.segment import ragged_ranges
+from pyg_topomask.run.task import HITS, Task
 from pyg_topomask.run.training.scores import Scores, StoredScores, mean_or_nan
-
-HITS = (1, 3, 10)
 
 
 def average_precision(score: Tensor, positive: Tensor) -> Tensor:
@@ -75,21 +74,13 @@ class RankScores(StoredScores):
     """``auc`` and ``ap`` on the whole split, the mean over labels of the exact areas, equal to OGB's evaluators.
 
     Logits are compared directly, because a sigmoid would round large logits to equal scores.
-
-    Args:
-        names: ``auc``, ``ap`` or both.
-        num_classes: Number of classes if the targets are classes: each is compared with the others, and the value is
-            the mean over classes.
+    Of several classes, each is compared with the others, and the value is the mean over classes.
     """
-
-    def __init__(self, names: Sequence[str], num_classes: int | None = None) -> None:
-        super().__init__()
-        self.names, self.num_classes = tuple(names), num_classes
 
     def compute(self) -> dict[str, Tensor]:
         prediction, target = self.stored()
-        if self.num_classes is not None:
-            prediction, target = prediction.log_softmax(1), one_hot(target.view(-1).long(), self.num_classes)
+        if self.task.kind == "multiclass":
+            prediction, target = prediction.log_softmax(1), one_hot(target.view(-1).long(), self.task.num_outputs)
         scores = {"auc": area_under_roc, "ap": average_precision}
         return {name: mean_over_labels(scores[name], prediction, target.float()) for name in self.names}
 
@@ -156,11 +147,10 @@ class LinkRanks(Scores):
     arXiv:2309.00367, Section 3 for the filters.
     """
 
-    names = ("mrr", "mrr_filt", "mrr_filt_self", *(f"hits@{k}" for k in HITS))
     rows: list[Tensor]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, task: Task, *names: str) -> None:
+        super().__init__(task, *names)
         self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, score: Tensor, pairs: Candidates) -> None:
@@ -187,16 +177,13 @@ class LinkRanks(Scores):
 class CommonHits(StoredScores):
     """OGB's Hits@K: the share of positive edges that score above the K-th best negative of the whole split."""
 
-    def __init__(self, k: int) -> None:
-        super().__init__()
-        self.k, self.names = k, (f"hits@{k}",)
-
     def compute(self) -> dict[str, Tensor]:
         score, target = (values.view(-1) for values in self.stored())
         positive, negative = score[target == 1], score[target == 0]
-        if negative.numel() < self.k:
+        k = self.task.hits_at or 1
+        if negative.numel() < k:
             return {self.names[0]: torch.ones((), dtype=torch.double, device=score.device)}
-        threshold = negative.topk(self.k).values[-1]
+        threshold = negative.topk(k).values[-1]
         return {self.names[0]: (positive > threshold).double().mean()}
 
 
@@ -205,8 +192,6 @@ class OwnNegativeRanks(StoredScores):
 
     Equal scores share their mean rank.
     """
-
-    names = ("mrr",)
 
     def compute(self) -> dict[str, Tensor]:
         score, target = (values.view(-1) for values in self.stored())

@@ -10,6 +10,8 @@ from torch_geometric.data import Data
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from pyg_topomask.run.task import Task
+
 
 class Scores(Metric):
     """A metric whose :meth:`compute` returns a dictionary; its states are summed or joined over processes."""
@@ -17,8 +19,11 @@ class Scores(Metric):
     full_state_update = False
     higher_is_better = None
     is_differentiable = False
-    names: Sequence[str] = ()
-    """Names of the values."""
+
+    def __init__(self, task: Task, *names: str) -> None:
+        """The values of these names for a task."""
+        super().__init__()
+        self.task, self.names = task, names
 
     def add_sums(self, *states: str, size: int | None = None) -> None:
         """Add states in double precision, numbers or vectors, that start at zero and are summed over batches."""
@@ -37,8 +42,8 @@ class StoredScores(Scores):
     predictions: list[Tensor]
     targets: list[Tensor]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, task: Task, *names: str) -> None:
+        super().__init__(task, *names)
         self.add_state("predictions", [], dist_reduce_fx="cat")
         self.add_state("targets", [], dist_reduce_fx="cat")
 

@@ -13,11 +13,12 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 
 from pyg_topomask.run.distributed import local_world_size, world_size
 from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.training.checkpoint import CheckpointFiles
+from pyg_topomask.tensor_files import load_tensors, save_tensors
 
 
 def uses_cuda(config: Config) -> bool:
@@ -35,6 +36,18 @@ def device_problems(config: Config) -> list[tuple[str, str]]:
     elif config.precision == "16-mixed":  # Lightning would train in bf16-mixed instead
         problems.append(("precision", "16-mixed needs a CUDA device; use bf16-mixed or 32-true"))
     return problems
+
+
+class CheckpointFiles(TorchCheckpointIO):
+    """Lightning's plugin for files: writes checkpoints completely or not at all, and executes nothing from them."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint."""
+        save_tensors(checkpoint, Path(path))
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Read a checkpoint onto the CPU."""
+        return load_tensors(Path(path))
 
 
 def build_trainer(config: Config, **more: Any) -> pl.Trainer:

@@ -17,10 +17,10 @@ from pyg_topomask.datasets import register_dataset
 from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.formats import ogb as formats
 from pyg_topomask.run.graphgps.pretrained import refuse_other_split
-from pyg_topomask.run.runner import check_config
 from tests.run.conftest import TINY
 
 INFERENCE = {"mode": "inference-only"}

@@ -6,11 +6,16 @@ import torch
 from scipy import stats
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.run.task import Task, classification
-from pyg_topomask.run.training import metrics
+from pyg_topomask.run.task import Task, classification, metric_names
+from pyg_topomask.run.training.metrics import build_metrics
 from pyg_topomask.run.training.ranking import candidates
 
 sklearn = pytest.importorskip("sklearn.metrics")
+
+
+def metric_of(kind, width=1, group="scores", best="accuracy", **more):
+    """A metric of a task of that kind and width."""
+    return build_metrics(Task("graph", kind, width, **more), best)[group]
 
 
 def in_parts(metric, *values, sizes=(3, 1, 200)):
@@ -79,29 +84,29 @@ def hits_of_ogb(prediction, target):
 
 TWOS = torch.full((4, 1), 2.0)  # whose variance is 0
 REFERENCES = [
-    (metrics.ClassScores(2), binary, "accuracy", of_sign(sklearn.accuracy_score)),
-    (metrics.ClassScores(2), binary, "f1", of_sign(sklearn.f1_score)),
-    (metrics.ClassScores(2), binary, "precision", of_sign(sklearn.precision_score)),
-    (metrics.ClassScores(2), binary, "recall", of_sign(sklearn.recall_score)),
-    (metrics.ClassScores(7), classes, "accuracy", lambda p, t: sklearn.accuracy_score(t, p.argmax(1))),
-    (metrics.ClassScores(7), classes, "f1", of_classes(sklearn.f1_score)),
-    (metrics.ClassScores(7, "miou"), classes, "miou", of_classes(sklearn.jaccard_score)),
-    (metrics.ClassScores(7, "accuracy-SBM"), classes, "accuracy-SBM", of_classes(sklearn.recall_score)),
-    (metrics.RankScores(("auc",), 6), lambda: (torch.randn(204, 6), torch.arange(204) % 6), "auc",
+    (metric_of("binary"), binary, "accuracy", of_sign(sklearn.accuracy_score)),
+    (metric_of("binary"), binary, "f1", of_sign(sklearn.f1_score)),
+    (metric_of("binary"), binary, "precision", of_sign(sklearn.precision_score)),
+    (metric_of("binary"), binary, "recall", of_sign(sklearn.recall_score)),
+    (metric_of("multiclass", 7), classes, "accuracy", lambda p, t: sklearn.accuracy_score(t, p.argmax(1))),
+    (metric_of("multiclass", 7), classes, "f1", of_classes(sklearn.f1_score)),
+    (metric_of("multiclass", 7, best="miou"), classes, "miou", of_classes(sklearn.jaccard_score)),
+    (metric_of("multiclass", 7, best="accuracy-SBM"), classes, "accuracy-SBM", of_classes(sklearn.recall_score)),
+    (metric_of("multiclass", 6, "ranks", "auc"), lambda: (torch.randn(204, 6), torch.arange(204) % 6), "auc",
      lambda p, t: sklearn.roc_auc_score(t, p.softmax(1), multi_class="ovr")),
-    (metrics.CommonHits(50), binary, "hits@50", hits_of_ogb),
-    (metrics.RankScores(("auc", "ap")), binary, "auc", of_ogb("ogbg-molhiv", "rocauc")),
-    (metrics.RankScores(("auc", "ap")), lambda: labels_with_gaps(150, 12), "auc", of_ogb("ogbg-moltox21", "rocauc")),
-    (metrics.RankScores(("auc", "ap")), lambda: labels_with_gaps(150, 128), "ap", of_ogb("ogbg-molpcba", "ap")),
-    (metrics.LabelAccuracy(3), lambda: labels_with_gaps(150, 3), "accuracy",
+    (metric_of("binary", group="hits", hits_at=50), binary, "hits@50", hits_of_ogb),
+    (metric_of("binary", group="ranks"), binary, "auc", of_ogb("ogbg-molhiv", "rocauc")),
+    (metric_of("multilabel", 12, "ranks"), lambda: labels_with_gaps(150, 12), "auc", of_ogb("ogbg-moltox21", "rocauc")),
+    (metric_of("multilabel", 12, "ranks"), lambda: labels_with_gaps(150, 128), "ap", of_ogb("ogbg-molpcba", "ap")),
+    (metric_of("multilabel", 3), lambda: labels_with_gaps(150, 3), "accuracy",
      of_columns(lambda t, p: sklearn.accuracy_score(t, p > 0))),
-    (metrics.RegressionScores(), targets, "mae", of_known(sklearn.mean_absolute_error)),
-    (metrics.RegressionScores(), targets, "mse", of_known(sklearn.mean_squared_error)),
-    (metrics.RegressionScores(), targets, "rmse", of_columns(lambda t, p: sklearn.mean_squared_error(t, p) ** 0.5)),
-    (metrics.RegressionScores(), targets, "r2", of_columns(sklearn.r2_score)),
-    (metrics.RegressionScores(), targets, "spearmanr", of_columns(lambda t, p: stats.spearmanr(t, p)[0])),
-    (metrics.RegressionScores(), lambda: (TWOS, TWOS), "r2", of_columns(sklearn.r2_score)),
-    (metrics.RegressionScores(), lambda: (torch.eye(4)[:, :1], TWOS), "r2", of_columns(sklearn.r2_score)),
+    (metric_of("regression", 3), targets, "mae", of_known(sklearn.mean_absolute_error)),
+    (metric_of("regression", 3), targets, "mse", of_known(sklearn.mean_squared_error)),
+    (metric_of("regression", 3), targets, "rmse", of_columns(lambda t, p: sklearn.mean_squared_error(t, p) ** 0.5)),
+    (metric_of("regression", 3), targets, "r2", of_columns(sklearn.r2_score)),
+    (metric_of("regression", 3), targets, "spearmanr", of_columns(lambda t, p: stats.spearmanr(t, p)[0])),
+    (metric_of("regression", 3), lambda: (TWOS, TWOS), "r2", of_columns(sklearn.r2_score)),
+    (metric_of("regression", 3), lambda: (torch.eye(4)[:, :1], TWOS), "r2", of_columns(sklearn.r2_score)),
 ]  # fmt: skip
 
 
@@ -116,7 +121,7 @@ def test_metrics_equal_those_of_scikit_learn_and_ogb(metric, data, name, referen
 
 
 def test_without_positives_there_is_no_area():
-    assert np.isnan(in_parts(metrics.RankScores(("auc",)), torch.randn(4), torch.zeros(4))["auc"])
+    assert np.isnan(in_parts(metric_of("binary", group="ranks"), torch.randn(4), torch.zeros(4))["auc"])
 
 
 def link_graphs():
@@ -156,7 +161,7 @@ def add_links(metric, graphs):
 
 def test_link_ranks_equal_the_definition():
     graphs = link_graphs()
-    metric = metrics.LinkRanks()
+    metric = metric_of("binary", group="links", ranked=True)
     batches = [graphs[:3], graphs[3:]]
     for batch in batches:
         add_links(metric, batch)
@@ -174,7 +179,7 @@ def test_link_ranks_equal_ogb_on_one_graph():
     start, end = graph.edge_label_index[:, graph.edge_label == 1]
     rivals = torch.stack([score[s][torch.arange(6) != e] for s, e in zip(start.tolist(), end.tolist())])
     expected = evaluator.eval({"y_pred_pos": score[start, end], "y_pred_neg": rivals})
-    metric = metrics.LinkRanks()
+    metric = metric_of("binary", group="links", ranked=True)
     add_links(metric, [graph])
     values = metric.compute()
     for name in ("mrr", "hits@1", "hits@3", "hits@10"):
@@ -183,7 +188,7 @@ def test_link_ranks_equal_ogb_on_one_graph():
 
 def test_words_are_compared_as_sets_over_batches():
     pytest.importorskip("ogb")
-    metric = metrics.WordScores(Task("graph", "subtoken", 5, ("get", "set", "name", "__UNK__", "__EOS__")))
+    metric = metric_of("subtoken", 5, "words", vocabulary=("get", "set", "name", "__UNK__", "__EOS__"))
     guess = torch.tensor([[0, 2, 4, 1, 1], [1, 1, 3, 4, 4], [4, 0, 0, 0, 0]])  # get name, set set unknown, nothing
     logits = torch.nn.functional.one_hot(guess, 5).float()
     metric.update(logits[:1], None, Data(words=[["get", "name"]]))
@@ -192,7 +197,7 @@ def test_words_are_compared_as_sets_over_batches():
 
 
 def test_parts_of_shapes():
-    metric = metrics.PartScores(((0, 1), (2, 3)))
+    metric = metric_of("multiclass", 4, "parts", part_labels=((0, 1), (2, 3)))
     logits = torch.full((6, 4), -9.0)
     logits[:, 3] = 9.0  # not a part of the first category, so it is ignored there
     logits[[0, 1], 0], logits[2, 1], logits[[3, 4, 5], 2] = 1.0, 1.0, 0.0
@@ -209,7 +214,7 @@ def test_parts_of_shapes():
 
 
 def test_loss_is_a_mean_over_targets():
-    metric = metrics.Mean("loss")
+    metric = metric_of("regression", group="loss")
     metric.update(torch.tensor(1.0), 3)
     metric.update(torch.tensor(5.0), 1)
     assert float(metric.compute()["loss"]) == pytest.approx(2)
@@ -228,7 +233,7 @@ TASKS = [
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.level}-{task.kind}")
 def test_names_are_those_computed(task):
-    built, n, found = metrics.build_metrics(task, "auc"), 6, []
+    built, n, found = build_metrics(task, "auc"), 6, []
     built["loss"].update(torch.tensor(0.5), 1)
     prediction = torch.randn(n, task.num_outputs) if task.kind != "binary" else torch.randn(n)
     target = torch.arange(n) % 2
@@ -240,13 +245,13 @@ def test_names_are_those_computed(task):
         elif group != "loss":
             metric.update(prediction, target, Data(batch=torch.arange(n), category=torch.zeros(n, dtype=torch.long)))
         found += list(metric.compute())
-    assert sorted(metrics.metric_names(task, "auc")) == sorted(found)
+    assert sorted(metric_names(task, "auc")) == sorted(found)
 
 
 def test_ranks_among_own_negatives_are_those_of_ogb():
     evaluate = pytest.importorskip("ogb.linkproppred").Evaluator(name="ogbl-citation2").eval
     positive, negative = torch.randn(7).round(decimals=1), torch.randn(7, 20).round(decimals=1)  # with ties
     wanted = evaluate({"y_pred_pos": positive, "y_pred_neg": negative})["mrr_list"].mean()
-    metric = metrics.build_metrics(Task("edge", "binary", 1, own_negatives=True))["hits"]
+    metric = build_metrics(Task("edge", "binary", 1, own_negatives=True))["hits"]
     metric.update(torch.cat([positive, negative.flatten()]), torch.tensor([1.0] * 7 + [0.0] * 140))
     torch.testing.assert_close(metric.compute()["mrr"], wanted.double())

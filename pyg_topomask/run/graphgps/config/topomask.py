@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter, create_model
+from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
 from pyg_topomask.nn import MASK
@@ -129,6 +129,12 @@ class TopomaskConfig(Section):
             yield "topomask.transition", f"{message} and train.sampler full_batch"
 
 
+class _Made(Section):
+    """Base of the sections that are made here: their descriptions are given, and looking for texts takes seconds."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 def add_mask_sections() -> bool:
     """Add a section to ``topomask`` for each mask without one; return whether any was added."""
     added = {f"mask_{name}": cls for name, cls in MASK.items() if f"mask_{name}" not in TopomaskConfig.model_fields}
@@ -158,7 +164,7 @@ def mask_section(key: str, cls: type[Mask]) -> type[Section]:
         description = texts.get(argument, f"Argument of {cls.__name__}.")
         fields[argument] = (kind, Field(default=default, description=description))
     name = "".join(part.capitalize() for part in key.split("_"))
-    section = create_model(f"{name}Config", __base__=Section, __module__=__name__, **fields)  # type: ignore[call-overload]
+    section = create_model(f"{name}Config", __base__=_Made, __module__=__name__, **fields)  # type: ignore[call-overload]
     section.__doc__ = f"``topomask.{key}``: settings of {cls.__name__}."
     globals()[section.__name__] = section  # where pickle finds the class
     return section

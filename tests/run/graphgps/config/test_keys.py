@@ -7,12 +7,11 @@ import pytest
 
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.errors import ConfigError
-from pyg_topomask.run.graphgps.check import notes_of
+from pyg_topomask.run.graphgps.check import check_config, notes_of
 from pyg_topomask.run.graphgps.config.base import PARTS
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.config.schema import all_keys, keys
 from pyg_topomask.run.graphgps.unused import Conditions, keys_without_effect
-from pyg_topomask.run.runner import check_config
 
 PLAIN = {"dataset": {"format": "PyG-ZINC", "name": "subset"}}
 CORA = (

@@ -10,7 +10,7 @@ from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.config.schema import _METRIC_OF_BENCHMARK, Config, all_keys, keys, section_of
 from pyg_topomask.run.graphgps.formats import FORMATS, possible_tasks
-from pyg_topomask.run.training.metrics import metric_names
+from pyg_topomask.run.task import metric_names
 
 
 def test_a_config_of_graphgps(molecules):

@@ -8,13 +8,13 @@ import yaml
 
 from pyg_topomask.nn import ATTENTION, MASK, GRFMask, HeadMasks, MixtureMask, RWGNKMask
 from pyg_topomask.nn.gps_network import BIAS
+from pyg_topomask.run import check_config, run_config
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.config.schema import all_keys
 from pyg_topomask.run.graphgps.model.attentions import attention_arguments, build_attention, mask_of, requirements
 from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
-from pyg_topomask.run.runner import check_config, run_config
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder, that_add
 
