@@ -59,30 +59,27 @@ def test_verdicts_are_what_the_reports_give(tables, redraw):
     assert {name for name, *_ in papers.FIGURE.findall(papers.PAPERS.read_text())} <= set(NAMES)
 
 
-@pytest.mark.parametrize(
-    ("claim", "how", "word"),
-    [
-        ("own | a > b", {}, "confirmed"),
-        ("own | a < b", {}, "not confirmed"),
-        ("own | b < a", {"looks": 1000}, "open"),
-        ("own | a > c", {}, "open"),  # one run
-        ("own | a > d", {}, "not run"),
-        ("own | near > b", {}, "open"),
-        ("own | near > b", {"paired": True}, "confirmed"),  # each run by 0.1, but for rounding
-        ("own | val | b < a", {}, "confirmed"),
-        ("own | a = 9.2 ± 0.4", {}, "confirmed"),
-        ("own | a = 9.2 ± 0.2", {}, "open"),  # our half-width is 0.52
-        ("own | a = 9.2", {}, "open"),
-        ("own | a = 9.8 ± 5.0", {}, "not confirmed"),
-        ("own | a = 910 ± 50 %", {}, "confirmed"),
-        ("given 9.0 ± 0.3, 3 runs = 9.7 ± 0.5", {}, "confirmed"),  # 9.0 ± 0.745
-        ("given 9.0 ± 0.3, 3 runs = 9.8 ± 0.5", {}, "not confirmed"),
-        ("measured | own | c | ms.GRF < ms.GIN", {}, "confirmed"),
-        ("measured | own | c | ms.GIN ÷ ms.GRF = 1.4", {}, "not confirmed"),
-        ("measured | own | c | ms.GIN ÷ ms.GRF = 2", {}, "confirmed"),
-        ("measured | none | c | ms.GRF < ms.GIN", {}, "not run"),
-    ],
-)
+@pytest.mark.parametrize(("claim", "how", "word"), [
+    ("own | a > b", {}, "confirmed"),
+    ("own | a < b", {}, "not confirmed"),
+    ("own | b < a", {"looks": 1000}, "open"),
+    ("own | a > c", {}, "open"),  # one run
+    ("own | a > d", {}, "not run"),
+    ("own | near > b", {}, "open"),
+    ("own | near > b", {"paired": True}, "confirmed"),  # each run by 0.1, but for rounding
+    ("own | val | b < a", {}, "confirmed"),
+    ("own | a = 9.2 ± 0.4", {}, "confirmed"),
+    ("own | a = 9.2 ± 0.2", {}, "open"),  # our half-width is 0.52
+    ("own | a = 9.2", {}, "open"),
+    ("own | a = 9.8 ± 5.0", {}, "not confirmed"),
+    ("own | a = 910 ± 50 %", {}, "confirmed"),
+    ("given 9.0 ± 0.3, 3 runs = 9.7 ± 0.5", {}, "confirmed"),  # 9.0 ± 0.745
+    ("given 9.0 ± 0.3, 3 runs = 9.8 ± 0.5", {}, "not confirmed"),
+    ("measured | own | c | ms.GRF < ms.GIN", {}, "confirmed"),
+    ("measured | own | c | ms.GIN ÷ ms.GRF = 1.4", {}, "not confirmed"),
+    ("measured | own | c | ms.GIN ÷ ms.GRF = 2", {}, "confirmed"),
+    ("measured | none | c | ms.GRF < ms.GIN", {}, "not run"),
+])  # fmt: skip
 def test_the_rule_of_verdicts(redraw, tmp_path, claim, how, word):
     """Means of a, b: 9 and 5; the t of a mean of four is 3.182, of three 4.303."""
     verdicts = importlib.import_module("_verdicts")

@@ -126,15 +126,9 @@ def test_long_schedules_are_run_on_request_alone(script, tmp_path, monkeypatch):
     assert made[7:] == [("enzymes", 200)]
 
 
-@pytest.mark.parametrize(
-    ("rows", "epochs", "finished", "seconds"),
-    [
-        (0, 30, False, 4.0),
-        (18, 30, False, 6.0),
-        (30, 30, True, 77.0),
-        (12, 15, False, 12.0),  # it stops early
-    ],
-)
+@pytest.mark.parametrize(("rows", "epochs", "finished", "seconds"), [
+    (0, 30, False, 4.0), (18, 30, False, 6.0), (30, 30, True, 77.0), (12, 15, False, 12.0),  # it stops early
+])  # fmt: skip
 def test_seconds_of_an_interrupted_run_are_those_after_its_checkpoint(
     scripts, monkeypatch, tmp_path, rows, epochs, finished, seconds
 ):

@@ -114,16 +114,13 @@ def of(data, **settings):
     return {"data": data | settings}
 
 
-@pytest.mark.parametrize(
-    ("first", "same", "other", "reason"),
-    [
-        (in_parts(3), in_parts(3), in_parts(4), r"train\.num_parts is 4 and 3"),
-        (by_walks(8), by_walks(8), by_walks(9), r"train\.max_nodes is 9 and 8"),
-        # Folds do not read a seed of 0, which is the default.
-        (of(FOLDS, split_seed=None), of(FOLDS, split_seed=0), of(FOLDS, split_seed=1), r"split_seed is 1 and 0"),
-        (of(ERRICA, split_dir="a"), of(ERRICA, split_dir="a"), of(ERRICA, split_dir="b"), r"split_dir is b and a"),
-    ],
-)
+@pytest.mark.parametrize(("first", "same", "other", "reason"), [
+    (in_parts(3), in_parts(3), in_parts(4), r"train\.num_parts is 4 and 3"),
+    (by_walks(8), by_walks(8), by_walks(9), r"train\.max_nodes is 9 and 8"),
+    # Folds do not read a seed of 0, which is the default.
+    (of(FOLDS, split_seed=None), of(FOLDS, split_seed=0), of(FOLDS, split_seed=1), r"split_seed is 1 and 0"),
+    (of(ERRICA, split_dir="a"), of(ERRICA, split_dir="a"), of(ERRICA, split_dir="b"), r"split_dir is b and a"),
+])  # fmt: skip
 def test_keys_that_are_not_read_may_differ(make, first, same, other, reason):
     folders = [make(name, [0.5, 0.6], **more) for name, more in zip("abc", (first, same, other))]
     assert compared(*folders[:2]).rows[1]["test"]["shared"] == 2
