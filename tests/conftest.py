@@ -94,3 +94,9 @@ def scripts(monkeypatch):
     for name, module in list(sys.modules.items()):
         if SCRIPTS in Path(getattr(module, "__file__", None) or "").parents:
             del sys.modules[name]
+
+
+@pytest.fixture
+def script(scripts, request):
+    """The script that the test file is named after."""
+    return scripts(request.path.stem.removeprefix("test_"))

@@ -9,11 +9,6 @@ from pyg_topomask.run import check_config
 pytest.importorskip("matplotlib")
 
 
-@pytest.fixture
-def script(scripts):
-    return importlib.import_module("ablations")
-
-
 @pytest.mark.parametrize("dataset", ["enzymes", "proteins", "peptides-func"])
 def test_every_row_is_a_config(script, dataset):
     """Epochs and data are those of all rows, and only one row of a method has its config as it is."""

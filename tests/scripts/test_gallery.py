@@ -1,30 +1,20 @@
 """The gallery: the pages in the documentation are what the script writes, and masks are drawn."""
 
-import importlib.util
 from pathlib import Path
 
 import matplotlib
-import pytest
 
 ROOT = Path(__file__).parents[2]
 matplotlib.use("Agg")
 
 
-@pytest.fixture(scope="module")
-def gallery():
-    spec = importlib.util.spec_from_file_location("gallery", ROOT / "scripts" / "gallery.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_pages_are_those_of_the_script(gallery):
-    assert all(path.read_text(encoding="utf-8") == text for path, text in gallery.written().items())
+def test_the_pages_are_those_of_the_script(script):
+    assert all(path.read_text(encoding="utf-8") == text for path, text in script.written().items())
     assert (ROOT / "docs" / "masks.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_masks_are_drawn_on_the_graphs_that_they_are_for(gallery):
-    figure = gallery.draw(["toeplitz", "tree"])
+def test_masks_are_drawn_on_the_graphs_that_they_are_for(script):
+    figure = script.draw(["toeplitz", "tree"])
     drawn = [[len(panel.images) for panel in figure.axes[start : start + 10 : 2]] for start in (0, 10)]
     assert drawn == [[1, 0, 1, 0, 0], [1, 1, 1, 1, 1]]
     matplotlib.pyplot.close(figure)

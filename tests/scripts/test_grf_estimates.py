@@ -5,11 +5,6 @@ import json
 import pytest
 
 
-@pytest.fixture
-def script(scripts):
-    return scripts("grf_estimates")
-
-
 @pytest.mark.parametrize("name", ["kNN", "grid", "molecule", "power law"])
 def test_the_corrected_diagonal_errs_less_off_the_diagonal(script, name):
     data = script.graphs(36)[name]

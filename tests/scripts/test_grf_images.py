@@ -15,11 +15,6 @@ images = importlib.import_module("_images")
 sys.path.remove(str(FOLDER))
 
 
-@pytest.fixture
-def script(scripts):
-    return importlib.import_module("grf_images")
-
-
 def test_a_trial_writes_the_table(script, tmp_path):
     pytest.importorskip("sklearn")
     script.COMPARISON.main(["--quick", "--datasets", "plain", "--methods", "GRF", "GIN", "--out", str(tmp_path)])

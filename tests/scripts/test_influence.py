@@ -11,11 +11,6 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("matplotlib").use("Agg")
 
 
-@pytest.fixture
-def script(scripts):
-    return scripts("influence")
-
-
 def test_every_attention_has_a_picture(script):
     pictures = {path.name for path in (ROOT / "docs" / "figures").glob("*.png")}
     assert pictures == {"start.png", *(f"{name.lower()}.png" for name in ATTENTION)}

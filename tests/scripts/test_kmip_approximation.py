@@ -5,8 +5,7 @@ import itertools
 import torch
 
 
-def test_numbers_tell_apart_every_token_in_every_set_of_different_tokens(scripts):
-    script = scripts("kmip_approximation")
+def test_numbers_tell_apart_every_token_in_every_set_of_different_tokens(script):
     sets = list(itertools.combinations(range(5), 3))
     order = torch.tensor(list(itertools.permutations(range(3))))
     levels = torch.tensor(sets, dtype=torch.float64)[:, order] / 5  # [sets, permutations, tokens]
@@ -17,14 +16,13 @@ def test_numbers_tell_apart_every_token_in_every_set_of_different_tokens(scripts
     assert spread.min() > 0.19
 
 
-def test_tokens_are_rounded_to_their_cell_by_ramps(scripts):
+def test_tokens_are_rounded_to_their_cell_by_ramps(script):
     x = torch.rand(1000, 1, dtype=torch.float64)
-    assert torch.equal(scripts("kmip_approximation").rounded(x, 16), (x * 16).floor() / 16)
+    assert torch.equal(script.rounded(x, 16), (x * 16).floor() / 16)
 
 
 @torch.no_grad()
-def test_errors_vanish(scripts):
-    script = scripts("kmip_approximation")
+def test_errors_vanish(script):
     target, samples = script.transformer(), torch.rand(500, 3, dtype=torch.float64)
     coarse, fine = (script.approximation(cells, target, samples)["error"] for cells in (4, 16))
     assert fine < coarse / 1.5

@@ -9,11 +9,6 @@ from pyg_topomask.run import check_config
 pytest.importorskip("matplotlib")
 
 
-@pytest.fixture
-def script(scripts):
-    return importlib.import_module("molecules")
-
-
 def config_of(script, dataset, method):
     path = script.CONFIGS / "primphormer" / f"{dataset}.yaml"
     return check_config(path, script.settings_of(dataset, method, 2, 25))[0].config

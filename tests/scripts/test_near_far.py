@@ -4,8 +4,7 @@ import torch
 from torch_geometric.utils import to_dense_adj
 
 
-def test_targets_are_near_shares_minus_far_ones(scripts):
-    script = scripts("near_far")
+def test_targets_are_near_shares_minus_far_ones(script):
     graphs = script.graphs_of(3)
     targets = torch.cat([graph.y for graph in graphs])
     torch.testing.assert_close(targets.std(), torch.tensor(1.0))
@@ -17,8 +16,7 @@ def test_targets_are_near_shares_minus_far_ones(scripts):
     torch.testing.assert_close(graph.y[:, 0] / graph.y.std(), wanted / wanted.std(), rtol=1e-4, atol=1e-4)
 
 
-def test_rows_are_models_whose_parameters_all_learn(scripts):
-    script = scripts("near_far")
+def test_rows_are_models_whose_parameters_all_learn(script):
     for method in script.METHODS:
         model = script.model_of(method)
         batch = script.that_add(model.requires, seed=0, max_hops=script.HOPS, **script.WALKS)(script.graphs_of(2))[0]

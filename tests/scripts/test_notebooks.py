@@ -8,11 +8,6 @@ import torch
 pytest.importorskip("matplotlib").use("Agg")
 
 
-@pytest.fixture
-def script(scripts):
-    return scripts("notebooks")
-
-
 def read(script, name):
     return json.loads((script.NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
 

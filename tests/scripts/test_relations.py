@@ -3,8 +3,7 @@
 import torch
 
 
-def test_walks_that_remember_are_products_of_the_steps(scripts):
-    script = scripts("relations")
+def test_walks_that_remember_are_products_of_the_steps(script):
     (graph,) = script.graphs_of("path", 1)
     mask, steps = script.WordMask(), [script.exact(1, number) for number in (0, 1)]
     with torch.no_grad():

@@ -7,18 +7,13 @@ import pytest
 import torch
 
 
-@pytest.fixture
-def scale(scripts):
-    return scripts("scale")
-
-
 @pytest.mark.parametrize(("power", "status"), [(1.0, 0), (1.3, 1)])
-def test_exponents_and_the_largest_graph(scale, monkeypatch, tmp_path, capsys, power, status):
+def test_exponents_and_the_largest_graph(script, monkeypatch, tmp_path, capsys, power, status):
     cost = {"seconds": lambda size: 1e-6 * size**power, "mib": lambda size: 0.01 * size}
     measured = lambda function, name, size: {key: of(size) for key, of in cost.items()}  # noqa: E731
-    monkeypatch.setattr(scale, "in_fresh_process", measured)
+    monkeypatch.setattr(script, "in_fresh_process", measured)
     monkeypatch.setattr(sys, "argv", ["scale.py", "--only", "Linear", "--gib", "1", "--out", str(tmp_path)])
-    assert scale.main() == status
+    assert script.main() == status
     found = json.loads((tmp_path / "scale.json").read_text())["cases"]["Linear"]
     assert found["exponents"]["seconds"] == pytest.approx(power)
     assert found["largest"] == pytest.approx(102_400, rel=1e-3)
@@ -30,8 +25,8 @@ def test_exponents_and_the_largest_graph(scale, monkeypatch, tmp_path, capsys, p
     assert ("exponent 1.30 of seconds, declared 1.00" in text) == bool(status)
 
 
-def test_every_case_runs(scale):
-    for name in scale.CARDS:
-        attn = scale.build(name)
-        out = attn(torch.randn(32, scale.CHANNELS), None, scale.prepare(attn, 32))
-        assert out.shape == (32, scale.CHANNELS)
+def test_every_case_runs(script):
+    for name in script.CARDS:
+        attn = script.build(name)
+        out = attn(torch.randn(32, script.CHANNELS), None, script.prepare(attn, 32))
+        assert out.shape == (32, script.CHANNELS)
