@@ -17,6 +17,9 @@ Kind = Literal["binary", "multiclass", "multilabel", "regression", "subtoken"]
 PARTS = ("train", "val", "test")
 """Names of the sets of a split."""
 
+MOST_TARGETS = 20
+"""Largest number of targets that have a score of their own; it is a column of the tables."""
+
 HITS = (1, 3, 10)
 """K of Hits@K where links are ranked among the nodes of their graph."""
 
@@ -112,7 +115,8 @@ def classification(level: Level, num_classes: int, **more: Any) -> Task:
 def metric_groups(task: Task, metric_best: str = "accuracy") -> dict[str, tuple[str, ...]]:
     """Names of a task's metrics in groups, each of which is computed together.
 
-    The area under the curve of several classes stores every score, so it is computed only if it is ``metric_best``.
+    With several targets, at most `MOST_TARGETS`, there is also ``metric_best`` of each target, such as ``mae/0``. The
+    area under the curve of several classes stores every score, so it is computed only if it is ``metric_best``.
     """
     areas: tuple[str, ...] = ("auc", "ap")
     names: dict[str, tuple[str, ...]] = {"loss": ("loss",)}
@@ -133,7 +137,9 @@ def metric_groups(task: Task, metric_best: str = "accuracy") -> dict[str, tuple[
         names["hits"] = ("mrr",) if task.own_negatives else (f"hits@{task.hits_at}",)
     if task.part_labels:
         names["parts"] = ("instance_miou", "category_miou")
-    return names
+    targets = range(task.target_width if 1 < task.target_width <= MOST_TARGETS and metric_best != "loss" else 0)
+    each = tuple(f"{metric_best}/{target}" for target in targets)
+    return {group: (*found, *(each if metric_best in found else ())) for group, found in names.items()}
 
 
 def metric_names(task: Task, metric_best: str = "accuracy") -> list[str]:

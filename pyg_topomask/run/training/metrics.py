@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from pyg_topomask.run.graphgps.formats.base import need
 from pyg_topomask.run.task import Task, metric_groups
 from pyg_topomask.run.training.ranking import CommonHits, LinkRanks, OwnNegativeRanks, RankScores, mean_rank
-from pyg_topomask.run.training.scores import Scores, StoredScores, mean_or_nan
+from pyg_topomask.run.training.scores import Scores, StoredScores
 
 
 class Mean(Scores):
@@ -100,8 +100,8 @@ class LabelAccuracy(Scores):
         self.known = self.known + (~target.isnan()).sum(0)
 
     def compute(self) -> dict[str, Tensor]:
-        labelled = self.known > 0
-        return {"accuracy": (self.right[labelled] / self.known[labelled]).mean()}
+        share = self.right / self.known
+        return self.named({"accuracy": share[self.known > 0].mean()}, {"accuracy": share})
 
 
 class RegressionScores(StoredScores):
@@ -114,17 +114,20 @@ class RegressionScores(StoredScores):
     def compute(self) -> dict[str, Tensor]:
         prediction, target = (values.double() for values in self.stored())
         known = ~target.isnan()
+        rows = [_of_target(prediction[mask, i], target[mask, i]) for i, mask in enumerate(known.unbind(1))]
+        each = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         error = prediction[known] - target[known]
-        mse = error.square().mean()
-        columns = [(prediction[mask, i], target[mask, i]) for i, mask in enumerate(known.unbind(1)) if mask.any()]
-        several = [(p, t) for p, t in columns if t.numel() > 1]
-        return {
-            "mae": error.abs().mean(),
-            "mse": mse,
-            "rmse": mean_or_nan([(p - t).square().mean().sqrt() for p, t in columns], mse),
-            "r2": mean_or_nan([_r2(p, t) for p, t in several], mse),
-            "spearmanr": mean_or_nan([_spearman(p, t) for p, t in several], mse),
-        }
+        means = {"mae": error.abs().mean(), "mse": error.square().mean()}
+        least = {"rmse": 1, "r2": 2, "spearmanr": 2}  # values that a target needs
+        means |= {name: each[name][known.sum(0) >= count].mean() for name, count in least.items()}
+        return self.named(means, each)
+
+
+def _of_target(prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
+    error = prediction - target
+    mse = error.square().mean()
+    scores = {"mae": error.abs().mean(), "mse": mse, "rmse": mse.sqrt()}
+    return scores | {"r2": _r2(prediction, target), "spearmanr": _spearman(prediction, target)}
 
 
 def _r2(prediction: Tensor, target: Tensor) -> Tensor:

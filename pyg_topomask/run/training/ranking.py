@@ -13,7 +13,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.run.task import HITS, Task
-from pyg_topomask.run.training.scores import Scores, StoredScores, mean_or_nan
+from pyg_topomask.run.training.scores import Scores, StoredScores
 
 
 def average_precision(score: Tensor, positive: Tensor) -> Tensor:
@@ -51,23 +51,23 @@ def area_under_roc(score: Tensor, positive: Tensor) -> Tensor:
     return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
 
-def mean_over_labels(score: Callable[[Tensor, Tensor], Tensor], prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean of a score over labels, as in OGB's evaluators.
+def of_each_label(score: Callable[[Tensor, Tensor], Tensor], prediction: Tensor, target: Tensor) -> Tensor:
+    """A score of each label ``[T]``, without unknown (NaN) targets.
 
-    Unknown (NaN) targets are left out, and so are labels without positives or without negatives. NaN if none is left.
+    It is NaN for a label without positives or without negatives, which OGB's evaluators leave out of the mean.
 
     Args:
         score: Function of (scores ``[n]``, positive ``[n]``).
         prediction: Scores, shape ``[n, T]``.
         target: 0, 1 or NaN, shape ``[n, T]``.
     """
-    values = []
+    values = prediction.new_full((target.size(1),), float("nan"), dtype=torch.double)
     for column in range(target.size(1)):
         known = ~target[:, column].isnan()
         positive = target[known, column] == 1
         if bool(positive.any()) and not bool(positive.all()):
-            values.append(score(prediction[known, column], positive))
-    return mean_or_nan(values, prediction)
+            values[column] = score(prediction[known, column], positive)
+    return values
 
 
 class RankScores(StoredScores):
@@ -82,7 +82,8 @@ class RankScores(StoredScores):
         if self.task.kind == "multiclass":
             prediction, target = prediction.log_softmax(1), one_hot(target.view(-1).long(), self.task.num_outputs)
         scores = {"auc": area_under_roc, "ap": average_precision}
-        return {name: mean_over_labels(scores[name], prediction, target.float()) for name in self.names}
+        each = {x: of_each_label(scores[x], prediction, target.float()) for x in scores if x in self.names}
+        return self.named({name: values[~values.isnan()].mean() for name, values in each.items()}, each)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -31,6 +31,11 @@ class Scores(Metric):
             zeros = torch.zeros(() if size is None else size, dtype=torch.double)
             self.add_state(name, zeros, dist_reduce_fx="sum")
 
+    def named(self, means: Mapping[str, Tensor], each: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The values of `names` among means over targets and, as ``name/0``, …, values ``[T]`` of each target."""
+        found = {f"{name}/{i}": value for name, values in each.items() for i, value in enumerate(values)} | {**means}
+        return {name: found[name] for name in self.names}
+
     def compute(self) -> dict[str, Tensor]:
         """The values; `update` takes predictions and targets as the task shapes them, and the batch of graphs."""
         raise NotImplementedError
@@ -56,8 +61,3 @@ class StoredScores(Scores):
         joined = (dim_zero_cat(state) for state in (self.predictions, self.targets))
         prediction, target = (values if values.dim() > 1 else values.unsqueeze(1) for values in joined)
         return prediction, target
-
-
-def mean_or_nan(values: Sequence[Tensor], like: Tensor) -> Tensor:
-    """Mean of 0-dimensional tensors; NaN, on the device of ``like``, if there are none."""
-    return torch.stack(list(values)).mean() if values else like.new_tensor(float("nan"), dtype=torch.double)

@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -118,6 +119,30 @@ def test_metrics_equal_those_of_scikit_learn_and_ogb(metric, data, name, referen
     found = in_parts(copy.deepcopy(metric), prediction, target)
     assert found[name] == pytest.approx(float(reference(prediction, target)), abs=1e-12)
     assert set(found) == set(metric.names)
+
+
+THREE_LABELS = partial(labels_with_gaps, 150, 3)
+OF_TARGETS = [
+    ("regression", "scores", "mae", targets, sklearn.mean_absolute_error),
+    ("regression", "scores", "r2", targets, sklearn.r2_score),
+    ("multilabel", "scores", "accuracy", THREE_LABELS, lambda t, p: sklearn.accuracy_score(t, p > 0)),
+    ("multilabel", "ranks", "auc", THREE_LABELS, sklearn.roc_auc_score),
+    ("multilabel", "ranks", "ap", THREE_LABELS, sklearn.average_precision_score),
+]
+
+
+@pytest.mark.parametrize(("kind", "group", "name", "data", "score"), OF_TARGETS, ids=lambda one: str(one)[:10])
+def test_the_chosen_metric_is_computed_of_each_target(kind, group, name, data, score):
+    prediction, target = data()
+    metric = metric_of(kind, 3, group, best=name)
+    found = in_parts(metric, prediction, target)
+    assert set(found) == set(metric.names)
+    for i, (p, t) in enumerate(zip(prediction.T, target.T)):
+        if name in ("auc", "ap") and i == 2:  # without positives
+            assert np.isnan(found[f"{name}/{i}"])
+        else:
+            assert found[f"{name}/{i}"] == pytest.approx(float(of_known(score)(p, t)), abs=1e-12)
+    assert metric_names(Task("graph", kind, 1), name) == metric_names(Task("graph", kind, 50), name)  # one, or too many
 
 
 def test_without_positives_there_is_no_area():

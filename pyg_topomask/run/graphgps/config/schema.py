@@ -72,7 +72,7 @@ class Config(Section):
     ], spelled(mIoU="miou")] = "auto"  # fmt: skip
     """Validation metric that chooses the best epoch. auto: that of the data set's leaderboard,
     such as auc for ogbg-molhiv; for other data mae for regression, ap for several labels, accuracy otherwise. mIoU is
-    read as miou."""
+    read as miou. With 2 to 20 targets, the tables also have its value for each: mae/0, mae/1, ..."""
     metric_agg: Literal["argmax", "argmin"] | None = None
     """Whether the largest or the smallest value is best; none: decided by the metric."""
     seed: int = Field(default=0, ge=0, lt=2**31)
