@@ -5,14 +5,7 @@ Only this folder needs the ``run`` extra, and nothing is imported from it before
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
-
-# OpenMP threads that spin while they wait make each small operation cost milliseconds on cores that are shared with
-# other programs; microseconds of spinning are enough. OpenMP reads these variables when torch is first imported, which
-# the command line does after this.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 if TYPE_CHECKING:
     from pyg_topomask.run.errors import RunError

@@ -56,6 +56,7 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
         "print every name that a config may use, and its source",
         [("kind KIND", "attentions, convolutions, ..., keys (default: all but keys)", {"nargs": "?"})],
     ),
+    "doctor": ("print what speed depends on at this machine, and what to set", []),
     "schema": ("print the JSON schema of configs, for editors that complete and check YAML", []),
     "expressivity": (
         "count the pairs of graphs that features and encodings distinguish",

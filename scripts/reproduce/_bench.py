@@ -1,9 +1,10 @@
 """Common parts of the benchmarks, for the scripts of this folder. Only this file adds the benchmarks to the path."""
 
+import os
 import sys
 from pathlib import Path
 
-import pyg_topomask.run  # noqa: F401  # before torch is imported, since it says how OpenMP's threads wait
-
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported: threads that wait sleep
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import *  # noqa: F403
