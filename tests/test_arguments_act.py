@@ -1,6 +1,6 @@
 """Every argument of every public class changes an output or a gradient, or is listed with its reason.
 
-Give a new argument a row in ``ANOTHER``, unless it is true or false.
+Give a new argument a row in ``ANOTHER``, unless it is a number, true or false.
 """
 
 import copy
@@ -24,6 +24,7 @@ from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.operators import DenseOperator, HeatOperator, MaskOperator
 from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.transforms import AddHops, AddRandomWalks, that_add
+from tests.acting import another, differ
 from tests.nn.encoder_cases import encodable
 
 N, C = 16, 8
@@ -132,25 +133,19 @@ RANDOM = {"kernel": "softmax_rf"}
 HOPS = {"transform": AddHops(1), "attn": lambda layer: nn.MaskedAttention(C, mask=HopMask())}
 HOPS_TOO = {"transform": AddHops(1), "attn_type": nn.MaskedAttention(C, mask=HopMask())}
 ANOTHER = {
-    "heads": 2, "dropout": 0.5, "channels": 16, "seed": 1, "num_features": 9, "max_length": 3, "name": "other",
-    "num_layers": 3, "layers": 3, "out_channels": 2, "pool": "max", "act": "tanh", "norm": "layer_norm",
-    "in_channels": 6, "num_random": 1, "num_virtual": 2, "decay": 0.5, "alpha": 0.5, "kernel": "elu1", "k": 2,
-    "negative_slope": 0.5, "diagonal": "corrected", "table": 1, "initial": "geometric", "stitch": 2,
-    "path": "pairwise", "backend": "torch", "normalizer": "signed", "rank": ({"num_processes": 2}, 1),
-    "method": "centroid", "kq_dim": 3, "val_dim": 3, "gamma": 0.5, "a": -0.3, "b": 0.2, "time": 0.5, "max_time": 3.0,
-    "tol": 0.1, "laplacian": "random_walk", "max_hops": 2, "num_waves": 3, "max_period": 9.0, "coeffs": [1.0, 0.3],
-    "edge_type": 1, "grid_shape": (20,), "function": "distance", "degree": 3, "times": [2.0], "steps": [3, 4],
-    "length": "edge_weight", "max_freqs": 5, "laplacian_norm": None, "eigvec_norm": "L1", "num_walks": 5,
-    "halt_prob": 0.1, "scheme": "antithetic", "transition": "transition", "num_tables": 2, "lengths": "uniform",
-    "num_spatial_types": 3, "num_graphs": 4, "num_nodes": 20, "motif": "grid", "task": "tree", "force": "repulsion",
-    "num_frames": 3, "max_degree": 1, "side": 9, "num_parts": 2, "transform": AddHops(), "num_processes": 2,
-    "clusters": torch.arange(N) // 4, "targets": NODES[:3], "batch_size": 2, "max_nodes": 3, "data": LINE,
+    "seed": 1, "name": "other", "pool": "max", "act": "tanh", "norm": "layer_norm", "num_random": 1, "kernel": "elu1",
+    "negative_slope": 0.5, "diagonal": "corrected", "initial": "geometric", "stitch": 2, "path": "pairwise",
+    "backend": "torch", "normalizer": "signed", "rank": ({"num_processes": 2}, 1), "method": "centroid", "kq_dim": 3,
+    "val_dim": 3, "laplacian": "random_walk", "max_hops": 2, "coeffs": [1.0, 0.3], "edge_type": 1, "grid_shape": (20,),
+    "function": "distance", "times": [2.0], "steps": [3, 4], "length": "edge_weight", "laplacian_norm": None,
+    "eigvec_norm": "L1", "scheme": "antithetic", "transition": "transition", "lengths": "uniform",
+    "num_spatial_types": 3, "num_nodes": 20, "motif": "grid", "task": "tree", "force": "repulsion",
+    "transform": AddHops(), "clusters": torch.arange(N) // 4, "targets": NODES[:3], "data": LINE,
     "operators": [OTHER, ONE], "operator": OTHER, "batch": HALVES * 0, "matrix": MATRIX.T, "left": OTHER, "right": ONE,
     "parent": NODES.new_tensor([*range(1, N), -1]), "walks": walks(1), "modulation": TWO.repeat(3)[:5],
     "edge_index": LINE.edge_index, "edge_weight": WEIGHT, "index": 3 * EDGES % N, "value": 2 * WEIGHT,
-    "values": 2 * TWO, "dim": 3, "node_mask": HALVES < 1, "weight": torch.linspace(1, 0, 2 * N - 1), "model": "MLP",
-    "post_layers": 3, "raw_norm": "batch_norm", "phi_hidden_dim": 5, "phi_out_dim": 5, "num_types": 7, "sizes": (3, 3),
-    "attribute": "x", "head_layers": 2, "conv": "gat", "attn": "linear", "attn_type": "linear",
+    "values": 2 * TWO, "node_mask": HALVES < 1, "weight": torch.linspace(1, 0, 2 * N - 1), "model": "MLP",
+    "raw_norm": "batch_norm", "sizes": (3, 3), "attribute": "x", "conv": "gat", "attn": "linear", "attn_type": "linear",
     "node_encoder": LinearNodeEncoder(C, C, 0.5), "head": HEADS["node"](C, 2), "nn": Linear(C, C, False),
     "norm_out": LayerNorm(C), "edge_dim": C, "GPSNetwork.layers": GPSStack(C, 2, conv="gatedgcn"),
     "GPSNetwork.edge_encoder": LinearEdgeEncoder(C, C, 0.5), "GPSNetwork.pe_encoder": (STABLE, EquivStableLapPE(4)),
@@ -162,12 +157,12 @@ ANOTHER = {
     "GPSConv.channels": ({"conv": None}, 16), "GPSModel.transform": (HOPS, AddHops(2)),
     "GPSConv.transform": (HOPS_TOO, AddHops(2)), "GPSConv.conv": GATConv(C, C, bias=False),
     "attn_kwargs": {"dropout": 0.5}, "act_kwargs": ({"act": "leaky_relu"}, {"negative_slope": 0.5}),
-    "norm_kwargs": {"eps": 0.5}, "GKATConv.concat": ({"heads": 2}, False), "StableGINEConv.channels": 5,
+    "norm_kwargs": {"eps": 0.5}, "GKATConv.concat": ({"heads": 2}, False),
     "GPSModel.edge_dim": ({"conv": "gatedgcn", "edge_dim": C}, 6), "BigBirdAttention.block_size": 2,
     "BigBirdAttention.seed": ({"block_size": 1, "num_random": 1}, 2), "GKATAttention.kernel": "relu",
     "FullAttention.attn_bias": "attn_bias",
     **dict.fromkeys([f"{x}.num_features" for x in ("GRFAttention", "MaskedAttention")], (RANDOM, 9)),
-    "PrimalAttention.rank": 5, "num_samples": 9, "longest": 3.0, "GRFOperator.key_modulation": TWO.repeat(3)[:5],
+    "PrimalAttention.rank": 5, "longest": 3.0, "GRFOperator.key_modulation": TWO.repeat(3)[:5],
     "PrimphormerAttention.rank": 5, "MaskedAttention.normalizer": ({"mask": nn.PowerSeriesMask()}, "signed"),
     "TreeDistanceOperator.parent": PARENT.clamp(max=0), "TreeDistanceOperator.method": "histogram",
     "MaskedAttention.seed": (RANDOM, 1), "KMIPAttention.head_agg": "none", "MaskedAttention.mask": HopMask(),
@@ -180,17 +175,16 @@ ANOTHER = {
     "DigitsDataset.seed": ({"side": 12}, 1), "AddHops.width": ({"length": "edge_weight"}, 2.0),
     "AddGridShape.grid_shape": (1, N), "ToeplitzOperator.grid_shape": ({"weight": torch.ones(1, 2 * N - 1)}, (1, N)),
     "AddTreeOrder.method": ({"length": "edge_weight"}, "minimum"), "AddTreeOrder.length": "edge_weight",
-    "BorderedOperator.num_graphs": 3, "GridHeatOperator.num_graphs": 2, "ToeplitzOperator.num_graphs": 2,
-    "HypercubeHeatOperator.num_graphs": 2, "DiagonalScaledOperator.left": WEIGHT[:N],
+    "BorderedOperator.num_graphs": 3, "DiagonalScaledOperator.left": WEIGHT[:N],
     "DiagonalScaledOperator.right": WEIGHT[:N],
     "DiagonalScaledOperator.batch": ({"operator": HeatOperator(EDGES, N, 1.0, tol=0.1), "right": WEIGHT[:N]}, HALVES),
     "ForestExpOperator.length": 2 * WEIGHT[:N], "HeadStackOperator.counts": [1, 2],
     "HopOperator.length": NODES.new_zeros(EDGES.size(1)), "PowerSeriesOperator.coeffs": 2 * TWO,
-    **dict.fromkeys(["LowRankOperator.left", "LowRankOperator.right"], MATRIX[:, 3:6]),
-    "LowRankOperator.batch": HALVES, "PaddingOperator.batch": HALVES,
+    **dict.fromkeys(["LowRankOperator.left", "LowRankOperator.right"], MATRIX[:, 3:6]), "LowRankOperator.batch": HALVES,
+    "PaddingOperator.batch": HALVES,
     **dict.fromkeys(["SparseFactorOperator.left", "SparseFactorOperator.right"], (EDGES, 2 * WEIGHT)),
     "LapPE.heads": ({"model": "Transformer"}, 2), "LapPE.model": "Transformer", "SignNet.model": "DeepSet",
-    "GraphormerBias.heads": 3, "RelativeWalkBias.heads": 3, "GraphormerBias.num_edge_types": 3,
+    "GraphormerBias.num_edge_types": 3,
     **dict.fromkeys([f"{x}.layers" for x in ("RWSE", "HKdiagSE", "ElstaticSE")], ({"model": "MLP"}, 3)),
     **{
         f"{head}.{key}": ({"layers": 2}, value)
@@ -253,14 +247,6 @@ def called(module, given, batch):
     return [*out, loss, *(grad for grad in grads if grad is not None and grad.abs().max() > 1e-5)]
 
 
-def differ(some, others):
-    """Whether numbers differ by more than rounding."""
-    if [value.shape for value in some] != [value.shape for value in others]:
-        return True
-    pairs = [(one.nan_to_num().double(), other.nan_to_num().double()) for one, other in zip(some, others)]
-    return any((one - other).norm() > 1e-5 * other.norm() for one, other in pairs)
-
-
 def row(table, name, key, default=None):
     """The row of an argument of a class, or else that of all arguments of that name."""
     return table.get(f"{name}.{key}", table.get(key, default))
@@ -269,12 +255,12 @@ def row(table, name, key, default=None):
 @pytest.mark.filterwarnings("ignore:.* takes no 'edge_weight'")
 @pytest.mark.parametrize("name", [name for name in CLASSES if name not in BASES])
 def test_every_argument_acts_or_has_a_reason(name, tmp_path):
-    known, found, another = arguments(name), {}, ANOTHER | {"root": str(tmp_path / "other")}
+    known, found, values = arguments(name), {}, ANOTHER | {"root": str(tmp_path / "other")}
     needed = {key: row(GIVEN, name, key) for key, default in known.items() if default is inspect.Parameter.empty}
     needed |= GIVEN.get(name, {}) | ({"root": str(tmp_path)} if "root" in known else {})
     seen = {}
     for key, default in known.items():
-        other = row(another, name, key, not default if isinstance(default, bool) else None)
+        other = row(values, name, key, another(needed.get(key, default)))
         beside, other = other if isinstance(other, tuple) and isinstance(other[0], dict) else ({}, other)
         first = needed | beside
         for fill in (True, False):  # other initial values are seen where they are not replaced

@@ -21,6 +21,7 @@ from pyg_topomask.run.runner import _seed_runs
 from pyg_topomask.run.training import trainer as trainers
 from pyg_topomask.run.training.callbacks import early_stopping
 from pyg_topomask.run.training.lightning_module import build_module
+from tests.acting import another, differ
 
 KEYS = {key.name: key for key in keys()}
 ELSEWHERE = {
@@ -163,17 +164,15 @@ def data(tmp_path_factory):
     return found | {"grids": str(folder / "grids.pt")}
 
 
-def another(key, value):
+def other_value(key, value):
     """Another value of a key than the given one, by its row or by its type."""
     kind = KEYS[key].field.annotation
     if key in OTHER:
         return OTHER[key]
-    if isinstance(value, bool):
-        return str(not value).lower()
     choices = [c for part in (kind, *get_args(kind)) if get_origin(part) is Literal for c in get_args(part)]
     if choices:
         return next(choice for choice in choices if str(choice).lower() != str(value).lower())
-    return value + 1 if isinstance(value, int) else value / 2 + 0.1 if isinstance(value, float) else None
+    return str(another(value)).lower()
 
 
 def beside(key):
@@ -245,16 +244,6 @@ def schedule(scheduler, optimizer):
     return [(optimizer.step(), scheduler.step(), optimizer.param_groups[0]["lr"])[-1] for _ in range(6)]
 
 
-def differ(some, others):
-    """Whether two stages differ by more than rounding."""
-    if isinstance(some, str):
-        return some != others
-    if [value.shape for value in some] != [value.shape for value in others]:
-        return True
-    pairs = [(one.double().nan_to_num(), other.double().nan_to_num()) for one, other in zip(some, others)]
-    return any((one - other).norm() > 1e-5 * other.norm() for one, other in pairs)
-
-
 @pytest.fixture(scope="module")
 def bases():
     """Configs that keys are looked at with, and what these lead to."""
@@ -271,7 +260,7 @@ def test_every_key_acts_or_has_a_reason(key, data, bases, monkeypatch):
         parsed = config_of(data, text)
         bases[text] = parsed, list(stages(parsed, monkeypatch))
     parsed, first = bases[text]
-    other = config_of(data, text, f"{key}={another(key, parsed.config.value(key))}")
+    other = config_of(data, text, f"{key}={other_value(key, parsed.config.value(key))}")
     assert Conditions(other.config).unread_because(KEYS[key]) is None, "its row in BESIDE must make it read"
     changes = any(differ(*pair) for pair in zip(first, stages(other, monkeypatch)))
     assert changes, f"{key} changes nothing, and no note says so"
