@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["Config", "Display", "RunError", "check_config", "run_config"]
 
 _HOME = {
-    "Config": "graphgps.config",
-    "Display": "output.progress",
-    "RunError": "errors",
-    "check_config": "graphgps.check",
+    "Config": "graphgps.config", "Display": "output.progress", "RunError": "errors", "check_config": "graphgps.check",
     "run_config": "runner",
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

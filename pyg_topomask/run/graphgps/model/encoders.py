@@ -36,10 +36,8 @@ _APART = ("EquivStableLapPE", "GraphormerBias", "RRWP")
 """Encodings that are not concatenated to node features."""
 
 _WITH_KERNEL: dict[str, Callable[[Any], BaseTransform]] = {
-    "RWSE": AddRandomWalkEncoding,
-    "RRWP": AddRelativeWalkEncoding,
-    "HKdiagSE": AddHeatDiagonalEncoding,
-}
+    "RWSE": AddRandomWalkEncoding, "RRWP": AddRelativeWalkEncoding, "HKdiagSE": AddHeatDiagonalEncoding,
+}  # fmt: skip
 """Encodings whose transform takes the steps or times of ``posenc_*.kernel``."""
 
 
