@@ -71,6 +71,12 @@ class Splits:
         return "counted" in self.train[0]
 
     @property
+    def targets(self) -> Tensor:
+        """Targets of the training set."""
+        found = [(self.task.target(graph), graph.get("counted")) for graph in self.train]
+        return torch.cat([target if counted is None else target[counted] for target, counted in found])
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Number of labelled graphs or nodes in each part."""
         parts = {name: getattr(self, name) for name in PARTS}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ON_DISK = ("random_partition", "cluster", "walks")
 _WITHOUT_THE_WHOLE = {
-    **dict.fromkeys(("dataset.to_undirected", "dataset.normalize"), False),
+    **dict.fromkeys(("dataset.to_undirected", "dataset.normalize", "dataset.normalize_targets"), False),
     **dict.fromkeys(("prep.add_self_loops", "topomask.normalize_features"), False),
     **{"topomask.transition": "uniform", "dataset.split_mode": "standard"},
 }

@@ -95,6 +95,8 @@ def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
     of_head = head.rpartition("_")[2]  # the names of all heads end in what they predict
     if of_head not in ("default", level):
         yield "gnn.head", f"{head} is for {of_head}s; {config.dataset.name} has {level}s"
+    if config.dataset.normalize_targets and tasks[0].kind != "regression":
+        yield "dataset.normalize_targets", f"only numbers are scaled, and the task is {tasks[0].kind}"
     if (head == "ogb_code_graph") != (tasks[0].kind == "subtoken"):
         yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
 

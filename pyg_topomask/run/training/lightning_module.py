@@ -28,6 +28,7 @@ from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.metrics import build_metrics
 from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
 from pyg_topomask.run.training.ranking import candidates
+from pyg_topomask.run.training.scaled import Scaled
 
 
 class GraphModule(pl.LightningModule):
@@ -97,13 +98,19 @@ class GraphModule(pl.LightningModule):
         target = self.task.target(data)
         if "counted" in data:
             prediction, target = prediction[data.counted], target[data.counted]
-        loss = task_loss(self.config.model.loss_fun, prediction, target, self.task)
+        compared = self._standardised(prediction), self._standardised(target)
+        loss = task_loss(self.config.model.loss_fun, *compared, self.task)
         known = int((~target.isnan()).sum()) if target.is_floating_point() else target.numel()
         metrics["loss"].update(loss.detach(), known)
         for group, metric in metrics.items():
             if group not in ("loss", "links"):
                 metric.update(prediction.detach(), target, data)
         return loss
+
+    def _standardised(self, values: Tensor) -> Tensor:
+        """Predictions or targets as the loss compares them: in standard deviations, if the model scales them."""
+        std = next((part.std for part in self.model.modules() if isinstance(part, Scaled)), None)
+        return values if std is None else values / std
 
     def transfer_batch_to_device(self, batch: Data, device: torch.device, dataloader_idx: int) -> Data:
         """The batch on the device, without waiting for the copy."""
@@ -183,4 +190,8 @@ def build_module(config: Config, splits: Splits) -> GraphModule:
     """The model of a config for the data of a seed, at its final width, which the module's config has."""
     sizes = (splits.in_channels, splits.task.num_outputs, splits.edge_channels, splits.task.level)
     config = sized(config, *sizes)
-    return GraphModule(build_model(config, *sizes), config, splits.task, splits.data_format())
+    model = build_model(config, *sizes)
+    for part in model.modules():
+        if isinstance(part, Scaled):
+            part.fit(splits.targets)
+    return GraphModule(model, config, splits.task, splits.data_format())

@@ -101,6 +101,9 @@ class DatasetConfig(Section):
     """Draw new negative edges in every epoch (link prediction)."""
     normalize: bool = False
     """Standardise each channel of node and edge features by the training graphs."""
+    normalize_targets: bool = False
+    """Train on targets that are standardised by the training set (regression). Metrics and predictions are in the units
+    of the data, the loss is not."""
     use_node_attr: bool = False
     """Add the continuous node attributes of a TU data set."""
     num_graphs: int = Field(default=4096, ge=3, le=10**7)

@@ -26,6 +26,7 @@ from pyg_topomask.run.graphgps.model.encoders import (
     uses_pair_bias,
     uses_stable_gate,
 )
+from pyg_topomask.run.training.scaled import Scaled
 
 _GRAPHGYM_HEADS = ("graph", "node", "inductive_node", "edge", "inductive_edge")
 """Heads whose MLP is GraphGym's, with ReLU and without dropout for any value of ``gnn.act`` and ``gnn.dropout``."""
@@ -171,7 +172,7 @@ def build_head(config: Config, out_channels: int, level: str) -> Module:
     level = "edge" if level == "link_pred" else level
     name = level if config.gnn.head == "default" else config.gnn.head
     pool = {"sum": "add", "graph_token": "mean"}.get(config.model.graph_pooling, config.model.graph_pooling)
-    return construct(
+    head = construct(
         HEADS[name],
         config.gt.dim_hidden,
         out_channels,
@@ -180,3 +181,4 @@ def build_head(config: Config, out_channels: int, level: str) -> Module:
         pool=pool,
         **({} if name in _GRAPHGYM_HEADS else {"dropout": config.gnn.dropout, "act": config.gnn.act}),
     )
+    return Scaled(head, out_channels) if config.dataset.normalize_targets else head
