@@ -1,4 +1,7 @@
-"""The pages docs/papers.md and RESULTS.md: published claims (papers.yaml), our own questions (questions.yaml)."""
+"""The pages docs/papers.md and RESULTS.md, and the table of README.md.
+
+They come from published claims (papers.yaml), our own questions (questions.yaml) and what to take (choices.yaml).
+"""
 
 import re
 from collections import Counter
@@ -11,7 +14,7 @@ import yaml
 from _fitting import mean_and_spread
 from _verdicts import CONFIRMED, NOT_RUN, NOTHING, Finding, How, judge, median, numbers, overall, report_of, row_of
 
-PAPERS, QUESTIONS = (Path(__file__).with_name(name) for name in ("papers.yaml", "questions.yaml"))
+PAPERS, QUESTIONS, CHOICES = (Path(__file__).with_name(f"{name}.yaml") for name in ("papers", "questions", "choices"))
 MANY = 4  # claims of which a table has their number alone
 FIGURE = re.compile(r"\{(\w+) \| (.+?) \| (.+?) \| (\d)(%?)\}")
 """A figure in papers.yaml: report, names of the row, place in the row, decimals, and a sign for per cent."""
@@ -89,4 +92,13 @@ def first_page(stored: Path) -> str:
         how = ", paired" * row.get("paired", False) + (f", {row['looks']} looks" if "looks" in row else "")
         text = f"[{row['question']}](docs/results/{row['page']}.md)"
         made.append(f"| {text} | {filled(row['figures'], stored)} | {figures}{how} | **{word}** |")
+    return "\n".join(made) + "\n"
+
+
+def choices(stored: Path) -> str:
+    """The table of README.md: what to take for which data, and why."""
+    made = ["| your data | take | measured | so it is better |\n|---|---|---|---|"]
+    for row in yaml.safe_load(CHOICES.read_text()):
+        text = f"{filled(row['figures'], stored)} ([page](docs/results/{row['page']}.md), {row['seeds']} seeds)"
+        made.append(f"| {row['data']} | {row['take']} | {text} | **{finding(row, stored).word}** |")
     return "\n".join(made) + "\n"

@@ -20,6 +20,7 @@ from pyg_topomask.viz.drawing import PALETTE
 CONFIGS = Path(__file__).parents[2] / "configs"
 STORED = "results-published"  # folder of the reports behind docs/results
 MADE = "<!-- redraw.py makes what follows -->\n"  # in a page of docs/results, between the text and the table
+END = "\n<!-- until here -->\n"  # after the table, if text follows
 
 
 Report = Mapping[str, Any]
@@ -132,10 +133,11 @@ def published_table(page: Path) -> str:
 
 
 def publish_table(page: Path, table: str) -> None:
-    """Replace the table of a page, and keep the text before it. A new page has its name as title."""
+    """Replace the table of a page, and keep the text before it and after `END`. A new page has its name as title."""
     page.parent.mkdir(parents=True, exist_ok=True)
-    text = page.read_text().partition(MADE)[0] if page.is_file() else f"# {page.stem}\n\n"
-    write_text(page, text + MADE + table)
+    text, _, old = (page.read_text() if page.is_file() else f"# {page.stem}\n\n").partition(MADE)
+    _, end, after = old.partition(END)
+    write_text(page, text + MADE + table + end + after)
 
 
 def plot_curves(panels: Mapping[str, Mapping[str, Curves]], path: Path) -> None:

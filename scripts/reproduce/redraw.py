@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from _bench import read_json
-from _papers import first_page, page
+from _papers import choices, first_page, page
 from _tables import publish_table, reports_of, save_json, start
 
 from pyg_topomask.run import RunError
@@ -79,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     docs = options.results.resolve().parent
     publish_table(docs / "papers.md", page(stored))
     publish_table(docs.parent / "RESULTS.md", first_page(stored))
+    publish_table(docs.parent / "README.md", choices(stored))
 
 
 if __name__ == "__main__":
