@@ -18,12 +18,7 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.auxiliary import auxiliary_loss
-from pyg_topomask.testing.checks import (
-    check_backward_in_autocast,
-    check_forward_mode,
-    check_reverse_mode,
-    check_threads,
-)
+from pyg_topomask.testing import checks
 from pyg_topomask.testing.examples import prepared
 from pyg_topomask.testing.graphs import GRAPHS, block_permutation, empty_graph
 from pyg_topomask.transforms.relabel import permute
@@ -249,12 +244,12 @@ class AttentionCase:
 
     def test_forward_mode_transforms_and_autocast(self) -> None:
         batch = Batch.from_data_list(self._graphs())
-        check_forward_mode(*self._function_of(batch, torch.float64))
-        check_reverse_mode(*self._function_of(batch, torch.float64))
-        check_backward_in_autocast(*self._function_of(batch, torch.float32))
+        checks.check_forward_mode(*self._function_of(batch, torch.float64))
+        checks.check_reverse_mode(*self._function_of(batch, torch.float64))
+        checks.check_backward_in_autocast(*self._function_of(batch, torch.float32))
 
     def test_repeats_on_two_threads(self) -> None:
-        check_threads(*self._function_of(Batch.from_data_list(self._graphs() * 100), torch.float32))
+        checks.check_threads(*self._function_of(Batch.from_data_list(self._graphs() * 100), torch.float32))
 
     def test_parameters_on_the_meta_device_can_be_filled(self) -> None:
         attn, data, x = self._one()

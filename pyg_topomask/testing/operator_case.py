@@ -15,12 +15,7 @@ from pyg_topomask.operators import MaskOperator
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.attention.mask import evaluate
 from pyg_topomask.ops.blocks import block_layout
-from pyg_topomask.testing.checks import (
-    check_backward_in_autocast,
-    check_forward_mode,
-    check_reverse_mode,
-    check_threads,
-)
+from pyg_topomask.testing import checks
 from pyg_topomask.testing.graphs import GRAPHS, without_nodes
 from pyg_topomask.transforms.relabel import permute
 
@@ -134,14 +129,14 @@ class OperatorCase:
 
     def test_forward_mode_transforms_and_autocast(self) -> None:
         data = self.graphs[self.moved]
-        check_forward_mode(*self._product_of(data, 3, torch.float64))
-        check_reverse_mode(*self._product_of(data, 3, torch.float64))
+        checks.check_forward_mode(*self._product_of(data, 3, torch.float64))
+        checks.check_reverse_mode(*self._product_of(data, 3, torch.float64))
         for channels in (1, 32):
-            check_backward_in_autocast(*self._product_of(data, channels, torch.float32))
+            checks.check_backward_in_autocast(*self._product_of(data, channels, torch.float32))
 
     def test_repeats_on_two_threads(self) -> None:
         batch = Batch.from_data_list([self.graphs[self.moved]] * 100)
-        check_threads(*self._product_of(batch, 16, torch.float32))
+        checks.check_threads(*self._product_of(batch, 16, torch.float32))
 
     def test_no_nodes(self) -> None:
         op = self.build(without_nodes(self.graphs[self.moved]))

@@ -8,16 +8,8 @@ from torch import Tensor
 from pyg_topomask.ops.memo import kept_property, once_per_batch
 from pyg_topomask.ops.numerics import coarsest_eps
 from pyg_topomask.ops.products.factors import TermCounts, near_pattern
-from pyg_topomask.ops.walks import compiled
+from pyg_topomask.ops.walks import compiled, pair_table
 from pyg_topomask.ops.walks.merge import WalkTable, monomial, revisits
-from pyg_topomask.ops.walks.pair_table import (
-    EntryTable,
-    check_walks,
-    merge_lengths,
-    monomials,
-    sorted_pair_table,
-    sorted_walks,
-)
 
 
 class WalkProduct:
@@ -53,7 +45,7 @@ class WalkProduct:
         self.shared = right is left
         self._stored = [table for table in (left, right) if table is not None]
         for table in self.distinct_tables:
-            check_walks(table, num_nodes, max_length)
+            pair_table.check_walks(table, num_nodes, max_length)
 
     @property
     def distinct_tables(self) -> list[WalkTable]:
@@ -111,44 +103,44 @@ class WalkProduct:
 
     def _sorted(self, side: int) -> WalkTable:
         """Sorted walks of the queries (0) or the keys (1). Copies are not kept, because they take much memory."""
-        return sorted_walks(self._stored[side], self.num_nodes, self.max_length)
+        return pair_table.sorted_walks(self._stored[side], self.num_nodes, self.max_length)
 
     @kept_property
-    def left(self) -> EntryTable:
+    def left(self) -> pair_table.EntryTable:
         r"""Entries of :math:`\Phi_1`, linear in ``f``."""
-        return merge_lengths(self._sorted(0), self.num_nodes, self.max_length)
+        return pair_table.merge_lengths(self._sorted(0), self.num_nodes, self.max_length)
 
     @kept_property
-    def right(self) -> EntryTable | None:
+    def right(self) -> pair_table.EntryTable | None:
         r"""Entries of :math:`\Phi_2`, linear in ``f``; :obj:`None` for the identity."""
         if self.shared or not self.symmetric:
             return self.left if self.shared else None
-        return merge_lengths(self._sorted(1), self.num_nodes, self.max_length)
+        return pair_table.merge_lengths(self._sorted(1), self.num_nodes, self.max_length)
 
     @kept_property
-    def pairs(self) -> EntryTable:
+    def pairs(self) -> pair_table.EntryTable:
         """Entries of the mask as a polynomial in ``f``, which is evaluated at `pair_weights`."""
         return self._pairs(ordered=False) if self.symmetric else self.left
 
     @kept_property
-    def ordered_pairs(self) -> EntryTable:
+    def ordered_pairs(self) -> pair_table.EntryTable:
         """The same as a polynomial in a function ``f`` of the queries and another one ``g`` of the keys."""
         return self._pairs(ordered=True)
 
-    def _pairs(self, ordered: bool) -> EntryTable:
+    def _pairs(self, ordered: bool) -> pair_table.EntryTable:
         left = self._sorted(0)
         right = left if self.shared else self._sorted(1)
         if compiled.refuses(left.load) is None:
             index, coeffs = compiled.pair_table(left, right, self.num_nodes, self.max_length, ordered)
         else:
             sizes = self.num_nodes, self.max_length
-            index, coeffs = sorted_pair_table(left, right, *sizes, lambda: self.counts, ordered)
+            index, coeffs = pair_table.sorted_pair_table(left, right, *sizes, lambda: self.counts, ordered)
         del left, right  # before more memory is needed
         if self.diagonal is not None:
             on, diagonal = index[0] == index[1], self._ordered(self.diagonal) if ordered else self.diagonal
             coeffs = torch.where(on[:, None], diagonal.to(coeffs.dtype).index_select(0, index[0]), coeffs)
         pattern, order = near_pattern(index, self.num_nodes)
-        return EntryTable(pattern, coeffs, order)
+        return pair_table.EntryTable(pattern, coeffs, order)
 
     def _ordered(self, diagonal: Tensor) -> Tensor:
         """Coefficients of ``f_a g_b`` from those of ``f_a f_b``, which belong to both orders of ``a`` and ``b``."""
@@ -162,7 +154,7 @@ class WalkProduct:
         """
         if keys is not None:
             return (modulation[..., :, None] * keys[..., None, :]).flatten(-2)
-        return monomials(modulation) if self.symmetric else modulation
+        return pair_table.monomials(modulation) if self.symmetric else modulation
 
 
 @once_per_batch

@@ -15,13 +15,7 @@ from pyg_topomask.run.graphgps.config.base import PARTS, ReadIf
 from pyg_topomask.run.graphgps.config.load import ParsedConfig
 from pyg_topomask.run.graphgps.config.schema import Config, Key, keys
 from pyg_topomask.run.graphgps.formats import is_one_graph, level_of, possible_tasks
-from pyg_topomask.run.graphgps.model.attentions import (
-    argument_keys,
-    attention_arguments,
-    attentions_of,
-    built_attentions,
-    requirements,
-)
+from pyg_topomask.run.graphgps.model import attentions
 from pyg_topomask.run.graphgps.model.convs import CONVS
 from pyg_topomask.run.graphgps.model.encoders import uses_pair_bias
 
@@ -34,7 +28,7 @@ class Conditions:
 
     def __init__(self, config: Config) -> None:
         self.config, self.encoders = config, config.dataset.node_encoder_parts
-        self.attentions = {name: EVERY_ATTENTION[name] for name in attentions_of(config)}
+        self.attentions = {name: EVERY_ATTENTION[name] for name in attentions.attentions_of(config)}
 
     def unread_because(self, key: Key) -> str | None:
         """Why a key is not read; None if it is read."""
@@ -53,7 +47,7 @@ class Conditions:
     @cached_property
     def _arguments(self) -> set[str]:
         """The keys that are arguments of the attentions or their mask."""
-        return {key for _, key in argument_keys(self.config)}
+        return {key for _, key in attentions.argument_keys(self.config)}
 
     def always(self, key: str) -> bool:
         """Also if the section is not read."""
@@ -65,7 +59,7 @@ class Conditions:
 
     def walks(self, key: str) -> bool:
         """An attention or its mask needs random walks."""
-        return key in self._arguments or any(name.startswith("walk") for name in requirements(self.config))
+        return key in self._arguments or any(name.startswith("walk") for name in attentions.requirements(self.config))
 
     def walk_tables(self, key: str) -> bool:
         """An attention or its mask may use several sets of walks."""
@@ -77,11 +71,11 @@ class Conditions:
 
     def learned_mask(self, key: str) -> bool:
         """A mask has parameters."""
-        return any(map(mask_parameters, built_attentions(self.config)))
+        return any(map(mask_parameters, attentions.built_attentions(self.config)))
 
     def trees(self, key: str) -> bool:
         """The mask needs a spanning tree."""
-        return "tree_index" in requirements(self.config)
+        return "tree_index" in attentions.requirements(self.config)
 
     def auxiliary_loss(self, key: str) -> bool:
         """An attention has an auxiliary loss."""
@@ -89,7 +83,7 @@ class Conditions:
 
     def random_features(self, key: str) -> bool:
         """An attention draws random features: Performer, or one with topomask.kernel softmax_rf."""
-        parts = (part for attention in built_attentions(self.config) for part in attention.modules())
+        parts = (part for attention in attentions.built_attentions(self.config) for part in attention.modules())
         return any(isinstance(part, SoftmaxFeatures) for part in parts)
 
     def graph_layer_norm(self, key: str) -> bool:
@@ -157,7 +151,7 @@ class Conditions:
     def _attends_to_edges(self, name: str) -> bool:
         """Whether an attention reads edge features; taken as true for one that is defined outside of the package."""
         is_ours = self.attentions[name].__module__.startswith("pyg_topomask.")
-        return not is_ours or attention_arguments(self.config, name).get("edge_dim") is not None
+        return not is_ours or attentions.attention_arguments(self.config, name).get("edge_dim") is not None
 
 
 def in_words(condition: ReadIf) -> str:

@@ -14,18 +14,9 @@ from pyg_topomask.nn.norm import build_norm
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.schema import contradictions
+from pyg_topomask.run.graphgps.model import encoders
 from pyg_topomask.run.graphgps.model.attentions import attentions_of, build_attention
 from pyg_topomask.run.graphgps.model.convs import CONVS
-from pyg_topomask.run.graphgps.model.encoders import (
-    build_bias_encoder,
-    build_edge_encoder,
-    build_node_encoder,
-    build_pe_encoder,
-    construct,
-    uses_graph_token,
-    uses_pair_bias,
-    uses_stable_gate,
-)
 from pyg_topomask.run.training.scaled import Scaled
 
 _GRAPHGYM_HEADS = ("graph", "node", "inductive_node", "edge", "inductive_edge")
@@ -53,7 +44,7 @@ def build_conv(config: Config, name: str, layer: int = 0) -> Module:
         act=config.gnn.act,
         dropout=gt.dropout,
         edge_dim=gt.dim_hidden if entry.takes_edges and config.dataset.edge_encoder else None,
-        stable=entry.takes_pe and uses_stable_gate(config),
+        stable=entry.takes_pe and encoders.uses_stable_gate(config),
         last=layer == gt.layers - 1,
         alone=config.model.type == "custom_gnn",
     )
@@ -144,16 +135,16 @@ def build_model(
         ValueError: If sizes do not fit each other.
     """
     gt = config.gt
-    heads = gt.n_heads if uses_pair_bias(config) else None
+    heads = gt.n_heads if encoders.uses_pair_bias(config) else None
     return GPSNetwork(
-        build_node_encoder(config, in_channels),
+        encoders.build_node_encoder(config, in_channels),
         build_stack(config),
         build_head(config, out_channels, level or config.dataset.task),
-        edge_encoder=build_edge_encoder(config, edge_channels),
-        pe_encoder=build_pe_encoder(config),
-        bias_encoder=build_bias_encoder(config),
+        edge_encoder=encoders.build_edge_encoder(config, edge_channels),
+        pe_encoder=encoders.build_pe_encoder(config),
+        bias_encoder=encoders.build_bias_encoder(config),
         dropout=config.topomask.encoder_dropout,
-        graph_token=GraphToken(gt.dim_hidden, heads) if uses_graph_token(config) else None,
+        graph_token=GraphToken(gt.dim_hidden, heads) if encoders.uses_graph_token(config) else None,
         pool_token=config.model.graph_pooling == "graph_token",
         norm_out=build_norm(_norm(config), gt.dim_hidden) if config.topomask.pre_norm else None,
     )
@@ -172,7 +163,7 @@ def build_head(config: Config, out_channels: int, level: str) -> Module:
     level = "edge" if level == "link_pred" else level
     name = level if config.gnn.head == "default" else config.gnn.head
     pool = {"sum": "add", "graph_token": "mean"}.get(config.model.graph_pooling, config.model.graph_pooling)
-    head = construct(
+    head = encoders.construct(
         HEADS[name],
         config.gt.dim_hidden,
         out_channels,
