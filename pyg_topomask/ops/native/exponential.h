@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -41,11 +40,13 @@ inline T exponential(T x) {
     typedef Exp<T> E;
     constexpr Taylor<T> taylor;
     const T within = std::max(std::min(x, -E::least), E::least);
-    const T n = std::rint(within * T(1.44269504088896340736));  // adding a large number would be optimised away
-    const T r = (within - n * E::ln2_high) - n * E::ln2_low;
+    // n + bias, rounded down: without SSE4.1, there is no instruction for std::rint. NaN counts as 1 here; with 0, the
+    // scale would be 0, and compilers may take 0 times NaN as 0 (-fno-signed-zeros).
+    const int32_t place = int32_t(std::max(T(1), within * T(1.44269504088896340736) + (E::bias + T(0.5))));
+    const T n = T(place - E::bias), r = (within - n * E::ln2_high) - n * E::ln2_low;
     T power = taylor.factor[E::degree];
     for (int d = E::degree - 1; d >= 0; --d) power = power * r + taylor.factor[d];
-    const typename E::Bits exponent = typename E::Bits(int32_t(n) + E::bias) << E::mantissa;
+    const typename E::Bits exponent = typename E::Bits(place) << E::mantissa;
     T scale;
     std::memcpy(&scale, &exponent, sizeof(T));
     return power * scale;

@@ -37,9 +37,7 @@ LIBRARIES = {
 INSTRUCTIONS = {
     "avx512": ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"),
     "avx2": ("-mavx2", "-mfma"),
-    # Without vector instructions, GCC splits vectors of 32 bytes. If it also rearranged sums, a sum would depend on its
-    # place in the vector.
-    "plain": ("-fno-associative-math",),
+    "plain": (),
 }
 """Compiler flags of each set of vector instructions."""
 

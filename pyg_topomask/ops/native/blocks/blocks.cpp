@@ -10,6 +10,7 @@
 // Products are computed for square tiles of a block, which stay in the cache of the first level: no array of one number
 // per pair and head is formed. Every graph is computed by itself, so that no bit of it depends on the others.
 
+#include <cmath>
 #include <limits>
 
 #include "../array.h"

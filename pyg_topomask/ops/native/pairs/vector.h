@@ -10,7 +10,7 @@
 namespace {
 
 template <class T>
-using Vec = Vector<T, 32>;  // 8 floats or 4 doubles
+using Vec = Vector<T, std::min(32, VECTOR_BYTES)>;
 
 // Number of vectors that hold `count` numbers.
 template <class T>
@@ -37,22 +37,26 @@ inline void copy(const T* from, int64_t count, T* to) {
 
 // Lane l of the result is the sum of the lanes of x[l]: two vectors are folded into one, until one is left.
 #if defined(__clang__) || __GNUC__ >= 12
-INLINED Vec<float>::type sums_of_lanes(const Vec<float>::type* x) {
-    Vec<float>::type half[4], quarter[2];
-    for (int i = 0; i < 4; ++i)
-        half[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) +
-                  __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    for (int i = 0; i < 2; ++i)
-        quarter[i] = __builtin_shufflevector(half[2 * i], half[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-                     __builtin_shufflevector(half[2 * i], half[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-    return __builtin_shufflevector(quarter[0], quarter[1], 0, 2, 8, 10, 4, 6, 12, 14) +
-           __builtin_shufflevector(quarter[0], quarter[1], 1, 3, 9, 11, 5, 7, 13, 15);
-}
-INLINED Vec<double>::type sums_of_lanes(const Vec<double>::type* x) {
-    Vec<double>::type half[2];
-    for (int i = 0; i < 2; ++i)
-        half[i] = __builtin_shufflevector(x[i], x[i + 2], 0, 1, 4, 5) + __builtin_shufflevector(x[i], x[i + 2], 2, 3, 6, 7);
-    return __builtin_shufflevector(half[0], half[1], 0, 4, 2, 6) + __builtin_shufflevector(half[0], half[1], 1, 5, 3, 7);
+template <class V>
+INLINED V sums_of_lanes(const V* x) {
+    V half[4];
+    if constexpr (sizeof(V) / sizeof(x[0][0]) == 8) {
+        V whole[4];
+        for (int i = 0; i < 4; ++i)
+            whole[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) +
+                       __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+        for (int i = 0; i < 2; ++i)
+            half[i] = __builtin_shufflevector(whole[2 * i], whole[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+                      __builtin_shufflevector(whole[2 * i], whole[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+        return __builtin_shufflevector(half[0], half[1], 0, 2, 8, 10, 4, 6, 12, 14) +
+               __builtin_shufflevector(half[0], half[1], 1, 3, 9, 11, 5, 7, 13, 15);
+    } else if constexpr (sizeof(V) / sizeof(x[0][0]) == 4) {
+        for (int i = 0; i < 2; ++i)
+            half[i] = __builtin_shufflevector(x[i], x[i + 2], 0, 1, 4, 5) + __builtin_shufflevector(x[i], x[i + 2], 2, 3, 6, 7);
+        return __builtin_shufflevector(half[0], half[1], 0, 4, 2, 6) + __builtin_shufflevector(half[0], half[1], 1, 5, 3, 7);
+    } else {
+        return __builtin_shufflevector(x[0], x[1], 0, 2) + __builtin_shufflevector(x[0], x[1], 1, 3);
+    }
 }
 #else
 template <class V>

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#ifdef __AVX__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -33,6 +33,9 @@ inline uint32_t lanes_at_least(const typename Vec<T>::type& v, T floor) {
 #elif defined(__AVX__)
     if constexpr (narrow) return _mm256_movemask_ps(_mm256_cmp_ps(__m256(v), _mm256_set1_ps(floor), _CMP_GE_OQ));
     else return _mm256_movemask_pd(_mm256_cmp_pd(__m256d(v), _mm256_set1_pd(floor), _CMP_GE_OQ));
+#elif defined(__SSE2__)
+    if constexpr (narrow) return _mm_movemask_ps(_mm_cmpge_ps(__m128(v), _mm_set1_ps(floor)));
+    else return _mm_movemask_pd(_mm_cmpge_pd(__m128d(v), _mm_set1_pd(floor)));
 #else
     uint32_t mask = 0;
     for (int i = 0; i < Vec<T>::L; ++i) mask |= uint32_t(v[i] >= floor) << i;
