@@ -10,7 +10,6 @@ from pyg_topomask.viz.drawing import _layout
 from pyg_topomask.viz.mask import DIVERGING
 
 matplotlib = pytest.importorskip("matplotlib")
-matplotlib.use("Agg")
 
 EDGES = torch.tensor([[0, 1, 1, 2, 1, 3], [1, 0, 2, 1, 3, 1]])
 MASK = torch.tensor([[9.0, 2.0, 0.5, 0.5], [2.0, 9.0, 1.0, 3.0], [0.5, 1.0, 9.0, 0.0], [0.5, 3.0, 0.0, 9.0]])

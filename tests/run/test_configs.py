@@ -13,8 +13,6 @@ from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.model.attentions import attentions_of
 from pyg_topomask.run.runner import run_config
 
-matplotlib.use("Agg")
-
 CONFIGS = Path(__file__).parents[2] / "configs"
 ATTENTIONS, MASKS = sorted(CONFIGS.rglob("enzymes.yaml")), sorted((CONFIGS / "masked").glob("*-*.yaml"))
 MOTIFS = {"format": "PyG-MotifDataset", "name": "circle", "num_graphs": 24, "num_nodes": 12}

@@ -5,7 +5,6 @@ from pathlib import Path
 import matplotlib
 
 ROOT = Path(__file__).parents[2]
-matplotlib.use("Agg")
 
 
 def test_the_pages_are_those_of_the_script(script):

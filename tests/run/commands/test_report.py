@@ -8,9 +8,6 @@ from pyg_topomask.run.cli import main
 from pyg_topomask.run.graphgps.saved import read_result
 from pyg_topomask.run.output.environment import environment
 
-matplotlib.use("Agg")
-
-
 PICTURES = {"GIN+GRF": 2, "GIN+KMIP": 1, "GIN+Primphormer": 0}  # of a layer
 
 

@@ -14,8 +14,6 @@ from pyg_topomask.run.commands.show import PICTURES, load_view, picture, reach_o
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.runner import run_config
 
-matplotlib.use("Agg")
-
 
 @pytest.fixture(autouse=True)
 def _close():
