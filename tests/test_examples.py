@@ -108,6 +108,7 @@ CHECKS = {  # what holds of the names of a program, and what is replaced in it
         "range(2)",
     ),
     "images": (lambda names: names["right"].shape == (2,) and 0 <= names["accuracy"] <= 1,),
+    "experiment": (lambda names: names["summary"]["seeds"] == [0, 1], "200", "30", "epochs=5", "epochs=1"),
     "particles": (fields_are_sums_over_the_box, *FEW_PARTICLES),
 }
 

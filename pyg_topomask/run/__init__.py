@@ -1,4 +1,4 @@
-"""Training from YAML: ``topomask run`` on the command line, :func:`run_config` from Python.
+"""Training of experiments: :class:`Experiment` from Python, ``topomask run`` and :func:`run_config` from YAML.
 
 Only this folder needs the ``run`` extra, and nothing is imported from it before it is used.
 """
@@ -8,18 +8,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyg_topomask.run.data.source import Serving, Source, Split
     from pyg_topomask.run.errors import RunError
+    from pyg_topomask.run.experiment import Experiment
     from pyg_topomask.run.graphgps.check import check_config
     from pyg_topomask.run.graphgps.config import Config
+    from pyg_topomask.run.graphgps.reading import run_config
     from pyg_topomask.run.output.progress import Display
-    from pyg_topomask.run.runner import run_config
+    from pyg_topomask.run.task import Task
+    from pyg_topomask.run.training.settings import Training
 
-__all__ = ["Config", "Display", "RunError", "check_config", "run_config"]
+__all__ = [
+    "Config",
+    "Display",
+    "Experiment",
+    "RunError",
+    "Serving",
+    "Source",
+    "Split",
+    "Task",
+    "Training",
+    "check_config",
+    "run_config",
+]
 
 _HOME = {
-    "Config": "graphgps.config", "Display": "output.progress", "RunError": "errors", "check_config": "graphgps.check",
-    "run_config": "runner",
-}  # fmt: skip
+    "Config": "graphgps.config",
+    "Display": "output.progress",
+    "RunError": "errors",
+    "Experiment": "experiment",
+    **dict.fromkeys(("Serving", "Source", "Split"), "data.source"),
+    "Task": "task",
+    "Training": "training.settings",
+    "check_config": "graphgps.check",
+    "run_config": "graphgps.reading",
+}
 
 
 def __getattr__(name: str) -> Any:

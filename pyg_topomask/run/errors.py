@@ -6,7 +6,9 @@ import difflib
 import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 
 class RunError(Exception):
@@ -63,3 +65,17 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """``" Did you mean 'x'?"``, or an empty text if no choice is close."""
     found = nearest(name, choices)
     return f" Did you mean {found!r}?" if found else ""
+
+
+def need(package: str, why: str) -> Any:
+    """Import an optional package.
+
+    Raises:
+        RunError: If it is missing; the message gives the command that installs it.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        top = package.partition(".")[0]
+        source = {"sklearn": "scikit-learn"}.get(top, top)
+        raise RunError(f"{why} needs {error.name or top}, which is not installed: pip install {source}") from error

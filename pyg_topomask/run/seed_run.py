@@ -1,11 +1,11 @@
-"""Train and test one seed of a config, and write its result."""
+"""Train and test one seed of an experiment, and write its result."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,18 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import Logger, WandbLogger
+from torch import Tensor
+from torch.nn import Module
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
-from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
+from pyg_topomask.run.data.loaded import LoadedDataset
+from pyg_topomask.run.data.loaders import Sizes, Splits, evaluation_loaders, loaders, prepare
+from pyg_topomask.run.data.source import Source
 from pyg_topomask.run.distributed import is_main, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json
-from pyg_topomask.run.graphgps.check import task_problems
-from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.formats import LoadedDataset
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
-from pyg_topomask.run.graphgps.pretrained import load_pretrained
-from pyg_topomask.run.graphgps.saved import write_config
 from pyg_topomask.run.output.environment import environment
 from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
@@ -36,7 +33,9 @@ from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, ReturnFreedMemory, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.lightning_module import GraphModule, build_module
-from pyg_topomask.run.training.trainer import build_trainer, loggers_of, quiet
+from pyg_topomask.run.training.losses import task_problems
+from pyg_topomask.run.training.settings import Training
+from pyg_topomask.run.training.trainer import build_trainer, quiet, uses_cuda
 from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -45,73 +44,80 @@ Numbers = dict[str, float]
 
 @dataclass
 class SeedRun:
-    """One seed, or one split, of a config.
+    """One seed, or one split, of an experiment.
 
     Args:
-        config: The config, with the seed and split of this run.
+        source: The data.
+        build: Makes the model for data of some sizes.
+        call: Calls the model with a batch.
+        training: How it is trained.
+        seed: The seed.
         folder: Folder of its files.
         title: Title for messages.
+        record: Writes into the folder what was run, given the sizes of the data.
+        loggers: Makes Lightning's loggers, given a function that prints a line.
+        callbacks: Lightning's callbacks of the user.
     """
 
-    config: Config
+    source: Source
+    build: Callable[[Sizes], Module]
+    call: Callable[[Module, Data], Tensor]
+    training: Training
+    seed: int
     folder: Path
     title: str
-    sampling_transforms: list[BaseTransform] = field(default_factory=list, init=False)
+    record: Callable[[Path, Sizes], None]
+    loggers: Callable[[Callable[[str], None]], list[Logger]]
+    callbacks: Sequence[pl.Callback] = ()
 
     def run(self, dataset: LoadedDataset, display: Display) -> None:
         """Train and test, or only evaluate, and write the result."""
         if is_main():
             make_folder(self.folder, "the output folder")
-        seed = self.config.seed
+        seed, training = self.seed, self.training
         pl.seed_everything(seed, workers=True, verbose=False)
-        for key, problem in task_problems(self.config, dataset.task):
+        for key, problem in task_problems(training.loss, training.metric, dataset.task):
             raise RunError(f"{key}: {problem}")
-        self.sampling_transforms = build_sampling_transforms(self.config, seed)
+        self.drawn = self.source.draws(seed)
         reset_peak()  # so that the recorded peak does not include earlier seeds
         job = display.job(f"{self.title}: preparing graphs", len(dataset))
-        splits = prepare(
-            self.config, dataset, seed, self.sampling_transforms, lambda doing, done: job.update(done, doing)
-        )
+        ticked = lambda doing, done: job.update(done, doing)  # noqa: E731
+        splits = prepare(self.source, dataset, seed, self.drawn, ticked, inference=training.inference)
         job.remove()
         torch.manual_seed(seed)
-        module = self._build_module(splits)
-        if is_main():  # written only now, so that a run that fails before does not claim the folder for its config
-            write_config(self.folder / "config.yaml", self.config)
+        module = build_module(self.build, training, self.source, splits, self.call)
+        if is_main():  # written only now, so that a run that fails before does not claim the folder for itself
+            self.record(self.folder, splits.widths)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         with quiet():
-            found = (self._infer if self.config.train.is_inference else self._train)(module, splits, display)
+            found = (self._infer if training.inference else self._train)(module, splits, display)
         text = self._write_result(*found, module, splits)
         display.say(f"{self.title}: done in {found[1]['wall_time_s']:.1f} s  {text}")
 
-    def _build_module(self, splits: Splits) -> GraphModule:
-        """The model at its final width, with pretrained weights if the config names a run."""
-        module = build_module(self.config, splits)
-        self.config = module.config
-        if self.config.pretrained.dir:
-            load_pretrained(module.model, self.config)
-        return module
-
     def _infer(self, module: GraphModule, splits: Splits, display: Display) -> tuple[Numbers, Numbers]:
-        """Evaluate the pretrained model on all three sets, and predict hidden labels: metrics, and epochs and time."""
-        start, parts = time.perf_counter(), evaluation_loaders(self.config, splits)
+        """Evaluate the model on all three sets, and predict hidden labels: metrics, and epochs and time."""
+        start, parts = time.perf_counter(), evaluation_loaders(self.source.serving, splits, self.seed)
         with display.working(f"{self.title}: evaluating"):
-            trainer, metrics = build_trainer(self.config, callbacks=self._redraw_walks()), dict[str, float]()
+            trainer, metrics = (
+                build_trainer(self.training, callbacks=[*self._redraw_walks(), *self.callbacks]),
+                dict[str, float](),
+            )
             for part, loader in zip(PARTS, parts):
                 trainer.test(module, loader, verbose=False)
                 metrics |= {name.replace("test", part, 1): float(x) for name, x in trainer.callback_metrics.items()}
-            if self.config.train.mode == "PCQM4Mv2-inference":
+            if self.training.submission:
                 for part, loader in zip(("test-dev", "test-challenge"), parts[1:]):
                     write_submission(module, loader, self.folder / f"y_pred_pcqm4m-v2_{part}.npz")
         return metrics, {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
 
     def _train(self, module: GraphModule, splits: Splits, display: Display) -> tuple[Numbers, Numbers]:
         """Train or resume, test the best epoch, and draw the curves: metrics, and epochs and time."""
-        job = display.job(self.title, self.config.optim.max_epoch)
+        job = display.job(self.title, self.training.epochs)
         recorder, test = self._fit_and_test(module, splits, job, display)
         metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
         if is_main():
-            best = headline(metrics, self.config.metric_best)
+            best = headline(metrics, self.training.metric)
             write_curves(self.folder / "curves.png", recorder.rows, recorder.best_epoch, self.title, best)
         job.remove()
         seconds = round(recorder.elapsed(), 3)
@@ -121,8 +127,8 @@ class SeedRun:
         """Write ``result.json``, wait until it is written, and return the test metric as text."""
         cuda = round(torch.cuda.max_memory_allocated() / 2**20, 1) if torch.cuda.is_available() else None
         result = {
-            "seed": self.config.seed,
-            "split_index": self.config.dataset.split_index,
+            "seed": self.seed,
+            "split_index": self.source.split.index,
             "version": __version__,
             "torch": torch.__version__,
             "metrics": {name: rounded(value) for name, value in metrics.items()},
@@ -138,27 +144,27 @@ class SeedRun:
             write_json(self.folder / "result.json", result)
         if world_size() > 1:
             torch.distributed.barrier()  # all processes read the result
-        best = headline(metrics, self.config.metric_best)
+        best = headline(metrics, self.training.metric)
         unit = " %" if best in PERCENT else ""
         found = f"test {best} {format_metric(best, metrics[f'test_{best}'])}{unit}"
         return f"{found} (best epoch: {times['best_epoch']} of {times['epochs']})" if times["epochs"] else found
 
     def _redraw_walks(self, train: Any = None) -> list[RedrawWalks]:
-        """The callback that redraws walks along the attention, if the config requests it."""
-        if self.config.topomask.transition == "uniform":
+        """The callback that redraws walks along the attention, if the experiment asks for it."""
+        if not self.source.follows_attention:
             return []
-        (transform,) = (step for step in self.sampling_transforms if isinstance(step, AddRandomWalks))
-        return [RedrawWalks(transform, self.config.train.batch_size, train, self.config.topomask.redraw)]
+        (transform,) = (step for step in self.drawn if isinstance(step, AddRandomWalks))
+        return [RedrawWalks(transform, self.source.serving.batch_size, train, self.source.serving.redraw)]
 
     def _fit_and_test(
         self, module: GraphModule, splits: Splits, job: Job, display: Display
     ) -> tuple[Recorder, dict[str, float]]:
-        config, folder = self.config, self.folder
+        training, folder, serving = self.training, self.folder, self.source.serving
 
         def on_epoch(done: int, row: dict[str, float] | None) -> None:
             note = ""
             if row:
-                best = headline(row, config.metric_best)
+                best = headline(row, training.metric)
                 note = f"loss {row['train_loss']:.3f}  validation {best} {format_metric(best, row[f'val_{best}'])}"
             job.update(done, note)
 
@@ -166,21 +172,22 @@ class SeedRun:
         if start:
             display.say(f"{self.title}: resuming after {start} epochs")
         job.update(start)
-        recorder = Recorder(folder, config, on_epoch)
-        train, val, test = loaders(config, splits, config.seed)
+        recorder = Recorder(folder, training, on_epoch)
+        train, val, test = loaders(serving, splits, self.seed, pin_memory=uses_cuda(training))
         if hasattr(train.sampler, "set_epoch"):
             train.sampler.set_epoch(start)
         callbacks = [
-            EpochSeed(config.seed, start, splits.set_epoch),
+            EpochSeed(self.seed, start, splits.set_epoch),
             *self._redraw_walks(train.dataset),
-            *early_stopping(config),
+            *early_stopping(training),
             recorder,
             ReturnFreedMemory(),
+            *self.callbacks,
         ]
-        loggers = loggers_of(config, folder, self.title, display.say) if is_main() else []
+        loggers = self.loggers(display.say)
         failed = 1
         try:
-            trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
+            trainer = build_trainer(training, callbacks=callbacks, logger=loggers, default_root_dir=folder)
             trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
             self._fit(partial(trainer.fit, module, train, val), recorder, start > 0)
             self._load_best(module, recorder.best_epoch)

@@ -11,14 +11,14 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn.dynamic_walks import redraw_walks
-from pyg_topomask.run.data.features import fitted_features, input_features, width
+from pyg_topomask.run.data.features import width
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.graphgps.check import name_problems
-from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.model.build import build_model
-from pyg_topomask.run.graphgps.model.encoders import build_encodings
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, refusing_graphs
-from pyg_topomask.run.graphgps.saved import IMPORT_ADVICE, read_config, seed_folders
+from pyg_topomask.run.graphgps.reading import finished
+from pyg_topomask.run.graphgps.saved import IMPORT_ADVICE
+from pyg_topomask.run.output.results import seed_folders
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, model_weights, read_checkpoint
 from pyg_topomask.transforms import AddRandomWalks
@@ -40,20 +40,20 @@ class TrainedModel(NamedTuple):
 def load(folder: str | Path) -> TrainedModel:
     """See :func:`pyg_topomask.load`."""
     seed = seed_folder(Path(folder).expanduser())
-    config = read_config(seed / "config.yaml")
-    for key, problem in name_problems(config):
+    experiment = finished(seed)
+    for key, problem in name_problems(experiment.config):
         raise RunError(f"{seed / 'config.yaml'}: {key}: {problem} If it is your own, {IMPORT_ADVICE}")
     saved = read_checkpoint(seed / BEST, "train that seed again")
     data = saved[OURS]["data"]
     task = Task(**data["task"])
     sizes = data["in_channels"], task.num_outputs, data["edge_channels"], task.level
-    fitted = [cls(constants) for cls, constants in zip(fitted_features(config), data["fitted"], strict=True)]
+    fitted = [cls(constants) for cls, constants in zip(experiment.data.fitted, data["fitted"], strict=True)]
     with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
-        model = build_model(config, *sizes).eval()
+        model = build_model(experiment.config, *sizes).eval()
     advice = f"{seed / 'config.yaml'} must be the file that the run has written"
     load_weights(model, model_weights(saved), str(seed / BEST), advice)
     widths = {"x": data["in_channels"], "edge_attr": data["edge_channels"]}
-    return TrainedModel(model, RunTransform(config, task, fitted, widths, model))
+    return TrainedModel(model, RunTransform(experiment, task, fitted, widths, model))
 
 
 def seed_folder(folder: Path) -> Path:
@@ -82,7 +82,7 @@ class RunTransform(BaseTransform):
     targets, which are kept. The graph itself is not changed.
 
     Args:
-        config: The resolved config of the run.
+        experiment: The experiment of the run.
         task: What the model predicts.
         fitted: Transforms with the constants of the training graphs.
         widths: Number of columns of ``x`` and ``edge_attr`` that the model takes; None without edge features.
@@ -90,28 +90,28 @@ class RunTransform(BaseTransform):
     """
 
     def __init__(
-        self, config: Config, task: Task, fitted: list[Any], widths: dict[str, int | None], model: Module
+        self, experiment: Experiment, task: Task, fitted: list[Any], widths: dict[str, int | None], model: Module
     ) -> None:
-        self.config, self.task, self.widths, self.model = config, task, widths, model
-        self.features = [input_features(config), *fitted]
-        self.encodings = build_encodings(config)
-        self.sampling = build_sampling_transforms(config, config.seed)
+        self.experiment, self.task, self.widths, self.model = experiment, task, widths, model
+        self.source = experiment.data
+        self.features = [self.source.features, *fitted]
+        self.sampling = self.source.draws(experiment.seed)
 
     def forward(self, data: Data) -> Data:
         """The prepared graph."""
         data = self.encoded(data)
-        with refusing_graphs(self.config):
+        with self.source.refusing():
             for step in self.sampling:
                 data = step(data)
-        return self._follow_attention(data) if self.config.topomask.transition == "attention" else data
+        return self._follow_attention(data) if self.source.follows_attention else data
 
     def encoded(self, data: Data) -> Data:
         """The graph with features and encodings, without walks and edges."""
         for step in self.features:
             data = step(data)
         self._check_widths(data)
-        with refusing_graphs(self.config):
-            for step in self.encodings:
+        with self.source.refusing():
+            for step in self.source.encodings:
                 data = step(data)
         return data
 
@@ -121,7 +121,7 @@ class RunTransform(BaseTransform):
             if (found or 1) != (expected or 1):
                 raise ValueError(
                     f"'{name}' must have {expected} columns, as in training (got {found}). Is the graph from "
-                    f"{self.config.dataset.format} {self.config.dataset.name}, and does it have all features?"
+                    f"{self.source.identity['dataset.format']} {self.source.name}, and does it have all features?"
                 )
 
     def _follow_attention(self, data: Data) -> Data:

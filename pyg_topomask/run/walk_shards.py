@@ -29,8 +29,7 @@ from pyg_topomask.ops.hashing import finish_graphs, hash_edges
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.sample import start_stream
 from pyg_topomask.ops.walks.walkers import WalkGraph
-from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.formats.base import need
+from pyg_topomask.run.errors import RunError, need
 from pyg_topomask.tensor_files import save_tensors
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.joined import JoinedEdges, join_edges

@@ -24,18 +24,16 @@ from _measure import CONFIGS, described, machine, save_json
 from rich.console import Console
 from torch.nn.utils import clip_grad_norm_
 
-from pyg_topomask.run import run_config, seed_run
+from pyg_topomask.run import Training, run_config, seed_run
 from pyg_topomask.run.data.loaders import Splits, loaders, prepare
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.formats import load_dataset
+from pyg_topomask.run.graphgps.experiment import source_of, training_of
 from pyg_topomask.run.graphgps.model.build import build_model
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.losses import task_loss
-from pyg_topomask.run.training.optim import build_optimizer
 
 DEFAULT = [CONFIGS / "grf" / name for name in ("enzymes.yaml", "cora.yaml")]
 
@@ -67,8 +65,8 @@ def watched_run(path: Path, epochs: int, watch: Watch, settings: Sequence[str] =
     """Run a config for some epochs: peak memory in MiB, of the process and of training alone."""
     build, found = seed_run.build_trainer, {}
 
-    def build_watched(config: Config, **more: Any) -> pl.Trainer:
-        trainer = build(config, **more | {"callbacks": [*more["callbacks"], watch]})
+    def build_watched(training: Training, **more: Any) -> pl.Trainer:
+        trainer = build(training, **more | {"callbacks": [*more["callbacks"], watch]})
         fit = trainer.fit
         trainer.fit = lambda *args, **kwargs: found.update(step_mib=peak_mib(lambda: fit(*args, **kwargs)))
         return trainer
@@ -83,10 +81,9 @@ def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
     """Seconds of epochs with only forward, backward and the optimiser, without the first."""
     torch.manual_seed(0)
     task = splits.task
-    module = GraphModule(
-        build_model(config, splits.in_channels, task.num_outputs, splits.edge_channels, task.level), config, task
-    )
-    batches, optimizer, seconds = list(loaders(config, splits, 0)[0]), build_optimizer(config, module), []
+    source, training = source_of(config), training_of(config)
+    module = GraphModule(build_model(config, *splits.widths), training, task, source)
+    batches, optimizer, seconds = list(loaders(source.serving, splits, 0)[0]), training.optimizer(module), []
     module.train()
     for _ in range(epochs + 1):
         begin = time.process_time()
@@ -95,9 +92,9 @@ def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
             prediction, target = task.shaped(module(data)), task.target(data)
             if "counted" in data:
                 prediction, target = prediction[data.counted], target[data.counted]
-            task_loss(config.model.loss_fun, prediction, target, task).backward()
-            if config.optim.clip_grad_norm:
-                clip_grad_norm_(module.parameters(), config.optim.clip_grad_norm_value)
+            task_loss(training.loss, prediction, target, task).backward()
+            if training.clip is not None:
+                clip_grad_norm_(module.parameters(), training.clip)
             optimizer.step()
         seconds.append(time.process_time() - begin)
     return seconds[1:]
@@ -106,9 +103,9 @@ def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
 def compare(path: Path, epochs: int) -> dict[str, Any]:
     """Milliseconds per step of the bare loop and of the runner for one config."""
     config = load(path).config
-    dataset = load_dataset(config.dataset)
-    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
-    steps = len(loaders(config, splits, 0)[0])
+    source = source_of(config)
+    splits = prepare(source, source.load(), 0, source.draws(0))
+    steps = len(loaders(source.serving, splits, 0)[0])
     bare = [1e3 * seconds / steps for seconds in bare_epochs(config, splits, epochs)]
     watch = Watch(time.process_time)
     watched_run(path, epochs + 2, watch)

@@ -11,7 +11,7 @@ from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.model.attentions import attentions_of
-from pyg_topomask.run.runner import run_config
+from pyg_topomask.run.graphgps.reading import run_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ATTENTIONS, MASKS = sorted(CONFIGS.rglob("enzymes.yaml")), sorted((CONFIGS / "masked").glob("*-*.yaml"))

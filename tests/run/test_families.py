@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from pyg_topomask.run.data.features import width
+from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare
 from pyg_topomask.run.graphgps.check import check_config, fake_graphs
-from pyg_topomask.run.graphgps.formats import LoadedDataset
+from pyg_topomask.run.graphgps.experiment import source_of, training_of
 from pyg_topomask.run.graphgps.model.attentions import attentions_of
 from pyg_topomask.run.graphgps.model.build import build_model, convs_of, sized
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.optim import build_optimizer
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
-from pyg_topomask.run.training.optim import build_optimizer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GATED = "CustomGatedGCN+Transformer"
@@ -155,15 +155,16 @@ def test_family_is_built_and_trained(family):
     more = [f"{key}={value}" for key, value in defaults.items() if key not in FAMILIES[family][1] and not own]
     config, task = checked(family, *small.split(), *more)
     dataset = fake_dataset(config, task)
-    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
+    source = source_of(config)
+    splits = prepare(source, dataset, 0, source.draws(0))
     torch.manual_seed(0)
     sizes = (splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
     config = sized(config, *sizes)
     model = build_model(config, *sizes)
-    module = GraphModule(model, config, task).train()
+    module = GraphModule(model, training_of(config), task, source).train()
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     optimizer = build_optimizer(config, module)
-    train, val, _ = loaders(config, splits, seed=0)
+    train, val, _ = loaders(source.serving, splits, seed=0)
     batches = [*train, *train]
     for step in range(2):
         loss = module.training_step(batches[step], step)
@@ -188,7 +189,7 @@ def test_family_is_built_and_trained(family):
 def test_encodings_of_a_config_are_all_that_is_computed():
     overrides = ["posenc_SignNet.enable=true", "dataset.node_encoder_name=TypeDictNode+RWSE"]
     config, task = checked("ZINC", *overrides)
-    graph = prepare(config, fake_dataset(config, task), 0, []).train[0]
+    graph = prepare(source_of(config), fake_dataset(config, task), 0, []).train[0]
     assert graph.random_walk_diagonal.shape == (4, 20)
     assert torch.equal(graph.random_walk_diagonal[:, 0], torch.zeros(4))
     assert not any("laplacian" in name or "sign_net" in name for name in graph.to_dict())

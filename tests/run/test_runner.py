@@ -11,12 +11,10 @@ import pyg_topomask
 from pyg_topomask.run import run_config, seed_run
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps import experiment
 from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.formats import load_dataset
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.graphgps.saved import compared
-from pyg_topomask.run.training import trainer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -61,8 +59,8 @@ def test_notes_name_unused_settings_and_missing_loggers(tiny, tmp_path, monkeypa
     def missing(*_, **settings):
         raise ModuleNotFoundError("no such package")
 
-    monkeypatch.setattr(trainer, "WandbLogger", missing)
-    monkeypatch.setattr(trainer, "TensorBoardLogger", missing)
+    monkeypatch.setattr(experiment, "WandbLogger", missing)
+    monkeypatch.setattr(experiment, "TensorBoardLogger", missing)
     other = ["gt.layer_type=GIN+None", "optim.max_epoch=1", "optim.num_warmup_epochs=0", "topomask.num_walks=3"]
     run_config(tiny, tmp_path, overrides=[*other, "wandb.use=true", "tensorboard_each_run=true"])
     text = capsys.readouterr().out
@@ -75,7 +73,8 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     tiny["dataset"]["split"] = [0.5, 0.2, 0.3]
     summary = run_config(tiny, tmp_path)
     config = load(tiny).config
-    test = prepare(config, load_dataset(config.dataset), 0, build_sampling_transforms(config, 0)).test
+    source = experiment.source_of(config)
+    test = prepare(source, source.load(), 0, source.draws(0)).test
     model = pyg_topomask.load(tmp_path / "config").model
     with torch.no_grad():
         logits = torch.cat([model(graph).view(1) for graph in test])
@@ -271,7 +270,7 @@ class FakeWandb(Logger):
 
 @pytest.mark.slow
 def test_each_seed_is_a_finished_run_of_wandb(tiny, tmp_path, monkeypatch):
-    for module in (trainer, seed_run):
+    for module in (experiment, seed_run):
         monkeypatch.setattr(module, "WandbLogger", FakeWandb)
     monkeypatch.setattr(FakeWandb, "runs", [], raising=False)
     monkeypatch.setattr(FakeWandb, "breaks", True, raising=False)

@@ -168,7 +168,7 @@ def test_model_and_transform_can_be_pickled(run):
     found = subprocess.run([sys.executable, "-c", code], input=pickle.dumps((model, transform)), capture_output=True)
     assert found.returncode == 0, found.stderr.decode()
     assert found.stdout.decode().strip() == type(transform).__name__
-    assert transform.config == pickle.loads(pickle.dumps(transform)).config
+    assert transform.experiment.config == pickle.loads(pickle.dumps(transform)).experiment.config
 
 
 def test_what_is_no_trained_model_is_refused(run, tmp_path):
@@ -188,6 +188,6 @@ def test_what_is_no_trained_model_is_refused(run, tmp_path):
 
 def test_load_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "pyg_topomask.run.trained_model", raising=False)
-    monkeypatch.setitem(sys.modules, "pyg_topomask.run.graphgps.config", None)
+    monkeypatch.setitem(sys.modules, "pyg_topomask.run.experiment", None)
     with pytest.raises(ImportError, match=r"load needs: pip install 'pyg_topomask\[run\]'"):
         pyg_topomask.load("anything")

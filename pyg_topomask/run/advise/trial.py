@@ -20,12 +20,12 @@ from torch_geometric.data import Data
 from pyg_topomask.loader import collate
 from pyg_topomask.nn import Mask
 from pyg_topomask.ops.reach import mean_hops, reach
+from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import Served, Splits, loaders, prepare, ready_loader
+from pyg_topomask.run.data.source import Serving
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.graphgps.check import check_config
-from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.formats import LoadedDataset
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
+from pyg_topomask.run.experiment import Experiment
+from pyg_topomask.run.graphgps.reading import read
 from pyg_topomask.run.process_memory import peak_cuda_mib, peak_mib
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule, build_module
@@ -57,19 +57,22 @@ class Sample:
     nodes: int
 
 
-def draw_sample(config: Config, dataset: LoadedDataset, graphs: Sequence[Data], parts: tuple[Any, Any, Any]) -> Sample:
+def draw_sample(
+    dataset: LoadedDataset, graphs: Sequence[Data], parts: tuple[Any, Any, Any], size: int, seed: int
+) -> Sample:
     """Choose the batches of trials.
 
     Args:
-        config: Gives batch size and seed.
         dataset: Gives the task.
         graphs: All graphs, with features.
         parts: Indices of the training, validation and test graphs, or masks of nodes for a single graph.
+        size: Number of graphs in a batch.
+        seed: Seed of the order of the graphs.
     """
-    counts, size = [int(graph.num_nodes or 0) for graph in graphs], config.train.batch_size
+    counts = [int(graph.num_nodes or 0) for graph in graphs]
     if dataset.is_one_graph:
         return Sample(replace(dataset, graphs=[graphs[0].clone()]), parts, [], (1, 1), counts[0])
-    order = torch.randperm(len(parts[0]), generator=torch.Generator().manual_seed(config.seed))
+    order = torch.randperm(len(parts[0]), generator=torch.Generator().manual_seed(seed))
     batches = [batch.tolist() for batch in torch.as_tensor(parts[0])[order].split(size)]
     largest = max(batches, key=lambda batch: sum(counts[i] ** 2 for i in batch))
     tried = [largest, *(batch for batch in batches if batch is not largest)][:MOST_BATCHES]
@@ -123,36 +126,35 @@ def run_trial(
     try:
         import_modules(modules)
         with storage_errors(), quiet():
-            return _tried(check_config(values, overrides)[0].config, sample, seconds)
+            return _tried(read(values, overrides), sample, seconds)
     except (RunError, ValueError, TypeError, RuntimeError) as error:
         return Trial(problem=str(error))
 
 
-def _tried(config: Config, sample: Sample, seconds: float) -> Trial:
+def _tried(experiment: Experiment, sample: Sample, seconds: float) -> Trial:
     """Prepare the sample, train some epochs as a run does, and predict from what it took."""
-    eval_period = config.train.eval_period
-    train = config.train.model_copy(update={"eval_period": 1, "ckpt_period": 10**6, "mode": "custom"})
-    optim = config.optim.model_copy(update={"max_epoch": _EPOCHS})
-    config, begin = config.model_copy(update={"train": train, "optim": optim}), time.perf_counter()
-    torch.manual_seed(config.seed)
-    graphs, transforms = list(sample.dataset.graphs), build_sampling_transforms(config, config.seed)
+    source, seed, eval_period = experiment.data, experiment.seed, experiment.training.eval_period
+    changes: dict[str, Any] = {"epochs": _EPOCHS, "eval_period": 1, "ckpt_period": 10**6, "inference": False}
+    training, begin = replace(experiment.training, **changes), time.perf_counter()
+    torch.manual_seed(seed)
+    graphs = list(sample.dataset.graphs)
     features = graphs, sample.parts, ()
-    splits = prepare(config, sample.dataset, config.seed, transforms, features=features, cache=False)
+    splits = prepare(source, sample.dataset, seed, source.draws(seed), features=features, cache=False)
     share = sample.nodes / sum(int(graph.num_nodes or 0) for graph in graphs)
     trial = Trial(prepare_s=(time.perf_counter() - begin) * share)
     prepared = splits.train if splits.is_one_graph else [*splits.train, *splits.val]
     trial.stored_mib = sum(map(_bytes, prepared)) * share / 2**20
-    module = build_module(config, splits)
+    module = build_module(experiment.build, training, source, splits, experiment.call)
     trial.parameters = sum(parameter.numel() for parameter in module.model.parameters())
-    batches, steps = _loaders(config, splits, sample)
+    batches, steps = _loaders(source.serving, splits, sample, seed)
     trial.hops = _mean_hops(module.model, next(iter(batches[0])))
     found: list[float] = []
 
     def train_twice() -> None:
-        _train(module, batches, splits, 1, None)  # the first steps take longer
-        found.extend(_train(module, batches, splits, MOST_BATCHES, timedelta(seconds=seconds)))
+        _train(module, batches, splits, seed, 1, None)  # the first steps take longer
+        found.extend(_train(module, batches, splits, seed, MOST_BATCHES, timedelta(seconds=seconds)))
 
-    trial.step_mib = (peak_cuda_mib if uses_cuda(config) else peak_mib)(train_twice)
+    trial.step_mib = (peak_cuda_mib if uses_cuda(training) else peak_mib)(train_twice)
     trial.epoch_s = found[0] * steps[0] + found[1] * steps[1] / eval_period
     return trial
 
@@ -161,14 +163,16 @@ def _bytes(graph: Data) -> int:
     return sum(value.nbytes for value in graph.to_dict().values() if isinstance(value, Tensor))
 
 
-def _loaders(config: Config, splits: Splits, sample: Sample) -> tuple[tuple[DataLoader, DataLoader], tuple[int, int]]:
+def _loaders(
+    serving: Serving, splits: Splits, sample: Sample, seed: int
+) -> tuple[tuple[DataLoader, DataLoader], tuple[int, int]]:
     """Training batches, those of an evaluation, and how many such batches and evaluations an epoch of a run has."""
     if splits.is_one_graph:
-        train, val, _ = loaders(config, splits, config.seed)
+        train, val, _ = loaders(serving, splits, seed)
         return (train, val), (len(train), 1)
     served = Served(splits.train, splits.serve_transforms)
-    train = DataLoader(served, batch_sampler=sample.batches, num_workers=config.num_workers, collate_fn=collate)
-    return (train, ready_loader(splits.val, config.train.batch_size)), sample.steps
+    train = DataLoader(served, batch_sampler=sample.batches, num_workers=serving.num_workers, collate_fn=collate)
+    return (train, ready_loader(splits.val, serving.batch_size)), sample.steps
 
 
 def _mean_hops(model: Module, batch: Data) -> float | None:
@@ -178,7 +182,12 @@ def _mean_hops(model: Module, batch: Data) -> float | None:
 
 
 def _train(
-    module: GraphModule, batches: tuple[DataLoader, DataLoader], splits: Splits, most: int, time_limit: timedelta | None
+    module: GraphModule,
+    batches: tuple[DataLoader, DataLoader],
+    splits: Splits,
+    seed: int,
+    most: int,
+    time_limit: timedelta | None,
 ) -> tuple[float, float]:
     """Seconds of a training batch, with a share of the checkpoints, and of an evaluation, in some epochs.
 
@@ -186,14 +195,15 @@ def _train(
         module: The model with its task.
         batches: Training batches, and those of an evaluation.
         splits: Gives the random draws of each epoch.
+        seed: Seed of the training.
         most: Largest number of batches in an epoch.
         time_limit: Time after which training stops, with an evaluation.
     """
-    config, timer = module.config, Timer(time_limit)
+    timer = Timer(time_limit)
     with tempfile.TemporaryDirectory() as folder:
-        recorder = Recorder(Path(folder), config, lambda *_: None)
-        callbacks = [EpochSeed(config.seed, 0, splits.set_epoch), timer, recorder]
-        trainer = build_trainer(config, callbacks=callbacks, limit_train_batches=most, default_root_dir=folder)
+        recorder = Recorder(Path(folder), module.settings, lambda *_: None)
+        callbacks = [EpochSeed(seed, 0, splits.set_epoch), timer, recorder]
+        trainer = build_trainer(module.settings, callbacks=callbacks, limit_train_batches=most, default_root_dir=folder)
         trainer.fit(module, *batches)
     evaluation, count = timer.time_elapsed("validate"), trainer.fit_loop.epoch_loop.total_batch_idx + 1
     return (timer.time_elapsed("train") - len(recorder.rows) * evaluation) / count, evaluation  # of the last epoch

@@ -14,14 +14,13 @@ from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.trial import Trial, draw_sample, run_trial
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, did_you_mean, storage_errors
-from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.model.attentions import MASK_KEY
 from pyg_topomask.run.graphgps.model.build import convs_of
+from pyg_topomask.run.graphgps.reading import read
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.output.report import titled_table
 from pyg_topomask.run.process_memory import available_mib, resident_mib
-from pyg_topomask.run.runner import loaded
 from pyg_topomask.run.training.trainer import device_problems, uses_cuda
 
 CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")
@@ -74,14 +73,15 @@ def advise(
     if not seconds > 0:
         raise RunError(f"--seconds must be positive (got {seconds:g})")
     known = [folder / "grf" / f"{source.lower()}.yaml" for folder in CONFIGS if not source.endswith((".yaml", ".yml"))]
-    parsed, _ = check_config(next((path for path in known if path.is_file()), source), overrides)
-    parsed.refuse(device_problems(parsed.config))
-    config = parsed.config
+    experiment = read(next((path for path in known if path.is_file()), source), overrides)
+    experiment.refuse(device_problems(experiment.training))
+    config, seed = experiment.config, experiment.seed
     chosen = candidates(config, attentions)
     shown = display or Display(Console(quiet=True))
-    dataset = loaded(config, shown)
-    graphs, parts, _ = read_features(config, dataset, config.seed)
-    sample, cuda, found = draw_sample(config, dataset, graphs, parts), uses_cuda(config), dict[str, Trial]()
+    dataset = experiment.loaded(shown)
+    graphs, parts, _ = read_features(experiment.data, dataset, seed)
+    sample = draw_sample(dataset, graphs, parts, experiment.data.serving.batch_size, seed)
+    cuda, found = uses_cuda(experiment.training), dict[str, Trial]()
     values = config.model_dump(exclude_unset=True)
     # CUDA reserves many times the address space that it uses.
     bounds: dict[str, Any] = {"timeout": _PATIENCE + 10 * seconds, "mib": None if cuda else _SAFETY * available_mib()}

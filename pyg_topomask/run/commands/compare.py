@@ -13,15 +13,14 @@ import numpy as np
 from scipy import stats
 
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.config.schema import LOWER_IS_BETTER
-from pyg_topomask.run.graphgps.saved import FinishedRun, find_run
+from pyg_topomask.run.finished_run import FinishedRun, find_run
 from pyg_topomask.run.output.progress import standard_output
 from pyg_topomask.run.output.report import DEVIATION, PERCENT, format_metric, headline, summarize, titled_table
+from pyg_topomask.run.training.settings import LOWER_IS_BETTER
 
 CONFIDENCE = 0.95
 """Level of the confidence intervals."""
 
-_DATA_KEYS = ("format", "task", "task_type", "num_graphs", "num_nodes", "slic_compactness")
 _MIN_SHARED = 3
 """Shared seeds of an interval. That of two, 12.7 standard errors to each side, says nothing."""
 
@@ -94,13 +93,13 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
         difference = _incomparable(run, baseline)
         if difference is not None:
             raise RunError(f"{run.folder} and {baseline.folder} cannot be compared: {difference}")
-    metric = headline(next(iter(baseline.results.values()))["metrics"], baseline.config.metric_best)
+    metric = headline(next(iter(baseline.results.values()))["metrics"], baseline.experiment.training.metric)
     names = [run.name for run in runs]
     labels = [run.name if names.count(run.name) == 1 else str(run.folder) for run in runs]
     rows = [_row(run, label, baseline, metric) for run, label in zip(runs, labels)]
     kind = "splits" if any(len(_splits(run)) > 1 for run in runs) else "seeds"
     notes = _notes(runs, rows, kind)
-    return Comparison(metric, baseline.config.dataset.name, labels[0], rows, notes, kind)
+    return Comparison(metric, baseline.experiment.data.name, labels[0], rows, notes, kind)
 
 
 def _incomparable(run: FinishedRun, baseline: FinishedRun) -> str | None:
@@ -112,8 +111,8 @@ def _incomparable(run: FinishedRun, baseline: FinishedRun) -> str | None:
     if _splits(run).isdisjoint(_splits(baseline)):
         shown = " and ".join(", ".join(map(str, sorted(_splits(one)))) for one in (run, baseline))
         return f"dataset.split_index is {shown}"
-    own, other, data = run.by_seed(), baseline.by_seed(), run.config.dataset
-    if data.split_mode == "random" and data.split_seed is None and own.keys().isdisjoint(other):
+    own, other, split = run.by_seed(), baseline.by_seed(), run.experiment.data.split
+    if split.mode == "random" and split.seed is None and own.keys().isdisjoint(other):
         return "the split is drawn from the seed, and they share no seed"
     for key in own.keys() & other.keys():
         left, right = (found[key].get("graphs_or_nodes") for found in (own, other))
@@ -124,17 +123,17 @@ def _incomparable(run: FinishedRun, baseline: FinishedRun) -> str | None:
 
 def _measured(run: FinishedRun) -> dict[str, Any]:
     """The settings that decide what a result measures: data, split, parts of evaluations, metric."""
-    config, data = run.config, run.config.dataset
+    data, serving = run.experiment.data, run.experiment.data.serving
     parts = {"full_batch": [], "neighbor": ["batch_size", "neighbor_sizes"], "walks": ["max_nodes"]}.get(
-        config.val.sampler, ["num_parts"]
+        serving.evaluation, ["num_parts"]
     )
     return {
         "dataset.name": data.name.lower().replace("_", "-"),  # spelled in several ways
-        **{f"dataset.{key}": getattr(data, key) for key in _DATA_KEYS},
-        **data.split_settings,
-        "val.sampler": config.val.sampler,
-        **{f"train.{key}": getattr(config.train, key) for key in parts},
-        "metric_best": config.metric_best,
+        **{key: value for key, value in data.identity.items() if key not in ("dataset.name", "dataset.dir")},
+        **data.split.settings,
+        "val.sampler": serving.evaluation,
+        **{f"train.{key}": getattr(serving, key) for key in parts},
+        "metric_best": run.experiment.training.metric,
     }
 
 
@@ -183,7 +182,7 @@ def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], kind: str) -> list[
     if any(row[part]["low"] is None for row in rows[1:] for part in ("val", "test")):
         needs = f"An interval needs at least {_MIN_SHARED} {kind} that both runs have"
         notes.append(f"{needs}, with different finite differences.")
-    has_folds = runs[0].config.dataset.num_folds is not None and len(_splits(runs[0])) > 1
+    has_folds = runs[0].experiment.data.split.num_folds is not None and len(_splits(runs[0])) > 1
     if has_folds and any(row["test"]["low"] is not None for row in rows):
         notes.append("Folds share training graphs, so intervals over folds are too narrow.")
     unfinished = {row["name"]: run.unfinished for run, row in zip(runs, rows) if run.unfinished}

@@ -10,10 +10,9 @@ from rich.console import Group
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform
 
 from pyg_topomask.expressivity import PairReport, pairs
-from pyg_topomask.run.data.features import input_features
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.formats import dataset_problems, level_of, load_dataset
+from pyg_topomask.run.graphgps.formats import level_of
+from pyg_topomask.run.graphgps.reading import read_data
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.output.report import titled_table
 
@@ -63,11 +62,10 @@ def measure(
     for name, value, least in (("--size", size, 1), ("--limit", limit, 2), ("--rounds", rounds, 0)):
         if value is not None and value < least:
             raise RunError(f"{name} must be at least {least} (got {value})")
-    parsed = load(config, overrides)
-    parsed.refuse(dataset_problems(parsed.config.dataset))
-    if level_of(parsed.config.dataset) != "graph":
-        parsed.refuse([("dataset.task", "pairs of graphs are compared, but the task is not about whole graphs")])
-    dataset, features = load_dataset(parsed.config.dataset).graphs, input_features(parsed.config)
+    experiment = read_data(config, overrides)
+    if level_of(experiment.config.dataset) != "graph":
+        experiment.refuse([("dataset.task", "pairs of graphs are compared, but the task is not about whole graphs")])
+    dataset, features = experiment.data.load().graphs, experiment.data.features
     count = len(dataset) if limit is None else min(limit, len(dataset))
     try:
         graphs, transform = [features(dataset[i]) for i in range(count)], ENCODINGS[encoding](size)

@@ -40,8 +40,8 @@ def names() -> str:
     from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
     from pyg_topomask.run.graphgps.formats import FORMATS
     from pyg_topomask.run.graphgps.model.convs import CONVS
+    from pyg_topomask.run.graphgps.optim import OPTIMIZERS
     from pyg_topomask.run.training.losses import LOSSES
-    from pyg_topomask.run.training.optim import OPTIMIZERS
 
     peers = {name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION}
     tables: dict[str, dict[str, Any]] = {

@@ -8,35 +8,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyg_topomask.run.data.loaders import served_features
-from pyg_topomask.run.data.parts import disk_problems, is_on_disk
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.formats import dataset_problems, load_dataset
-from pyg_topomask.run.graphgps.model.attentions import layers_text, mask_of
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.check import disk_problems, is_on_disk
+from pyg_topomask.run.graphgps.reading import read_data
 from pyg_topomask.run.walk_shards import prepare, write_shards
 from pyg_topomask.transforms import AddRandomWalks
 
 
 def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     """Run the command."""
-    parsed = load(arguments.config, overrides)
-    parsed.refuse(dataset_problems(parsed.config.dataset))
-    if is_on_disk(parsed.config.dataset):
-        parsed.refuse(disk_problems(parsed.config))
-    config, shards, folder = parsed.config, arguments.shards, Path(arguments.out).expanduser()
-    steps = build_sampling_transforms(config, config.seed)
+    experiment = read_data(arguments.config, overrides)
+    if is_on_disk(experiment.config.dataset):
+        experiment.refuse(disk_problems(experiment.config))
+    source, shards, folder = experiment.data, arguments.shards, Path(arguments.out).expanduser()
+    steps = source.draws(experiment.seed)
     walks = next((step for step in steps if isinstance(step, AddRandomWalks)), None)
     if walks is None or walks.transition is not None:
         why = "draws no random walks" if walks is None else "draws walks that follow the attention of a trained model"
-        raise RunError(f"{layers_text(config.gt.layer_type, mask_of(config))} {why}; nothing can be computed before")
-    dataset = load_dataset(config.dataset)
+        raise RunError(f"{source.title} {why}; nothing can be computed before")
+    dataset = source.load()
     if not dataset.is_one_graph:
         raise RunError(f"dataset: one graph is needed, whose nodes are classified (got {len(dataset)} graphs)")
-    graph = served_features(config, dataset, 0)
+    graph = served_features(source, dataset, 0, experiment.seed)
     if not 1 <= shards <= int(graph.num_nodes or 0):
         raise RunError(f"--shards must be between 1 and the number of nodes, {graph.num_nodes} (got {shards})")
-    settings = {"dataset": config.dataset.model_dump(mode="json"), "walks": repr(walks), "shards": shards}
+    settings = {"dataset": experiment.config.dataset.model_dump(mode="json"), "walks": repr(walks), "shards": shards}
     try:
         prepare(folder, graph.disk if "disk" in graph else graph, walks, settings)
     except ValueError as error:

@@ -20,13 +20,12 @@ from torch_geometric.utils import index_to_mask
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts
 from pyg_topomask.run.errors import RunError, storage_errors
+from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.files import output_path, write_output
-from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.formats.own import read_graphs
-from pyg_topomask.run.graphgps.saved import unfinished_note
 from pyg_topomask.run.output.progress import Display, error_output
 from pyg_topomask.run.output.report import rounded
+from pyg_topomask.run.output.results import unfinished_note
 from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.trained_model import RunTransform, load, seed_folder
 
@@ -78,7 +77,7 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     if note is not None:
         shown.say(note)
     if data in (*PARTS, "all"):
-        items = _of_the_run(transform.config, data)
+        items = _of_the_run(transform.experiment, data)
     elif Path(data).expanduser().is_file():
         graphs = read_graphs(Path(data).expanduser())
         items = Items(graphs, range(len(graphs)))
@@ -102,19 +101,20 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     return text.getvalue()
 
 
-def _of_the_run(config: Config, part: str) -> Items:
-    dataset = load_dataset(config.dataset)
-    parts = dict(zip(PARTS, read_features(config, dataset, config.seed)[1]))
+def _of_the_run(experiment: Experiment, part: str) -> Items:
+    source = experiment.data
+    dataset = source.load()
+    parts = dict(zip(PARTS, read_features(source, dataset, experiment.seed)[1]))
     if dataset.is_one_graph:
         nodes = None if part == "all" else parts[part].nonzero().view(-1)
-        return Items([dataset.graphs[0]], [0], nodes, config.val.sampler != "full_batch")
+        return Items([dataset.graphs[0]], [0], nodes, source.serving.evaluation != "full_batch")
     numbers = range(len(dataset)) if part == "all" else parts[part]
     return Items([dataset.graphs[i] for i in numbers], list(numbers))
 
 
 def _rows(model: Module, transform: RunTransform, items: Items, targets: bool) -> Iterator[list[list[Any]]]:
     """The lines of each graph."""
-    size, task = transform.config.train.batch_size, transform.task
+    size, task = transform.experiment.data.serving.batch_size, transform.task
     for first in range(0, len(items.graphs), size):
         graphs = items.graphs[first : first + size]
         if items.in_parts:
@@ -144,7 +144,8 @@ def _in_parts(model: Module, transform: RunTransform, graph: Data, nodes: Tensor
     whole, size = transform.encoded(graph), int(graph.num_nodes or 0)
     whole.counted = torch.ones(size, dtype=torch.bool) if nodes is None else index_to_mask(nodes, size)
     whole.node_number = torch.arange(size)
-    parts = graph_parts(transform.config, whole, transform.config.seed, transform.sampling)
+    experiment = transform.experiment
+    parts = graph_parts(experiment.data.serving, whole, experiment.seed, transform.sampling)
     numbers, values = [], []
     for part in evaluation_loader(parts, whole, {}):
         with torch.no_grad():

@@ -15,10 +15,9 @@ from rich.console import Console
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.errors import NoPictureError
 from pyg_topomask.run.files import output_path, write_output
-from pyg_topomask.run.graphgps.model.attentions import layers_text, mask_of
-from pyg_topomask.run.graphgps.saved import find_run
+from pyg_topomask.run.finished_run import find_run
 from pyg_topomask.run.output.progress import Display, error_output
-from pyg_topomask.run.output.report import titled_table
+from pyg_topomask.run.output.report import layers_text, titled_table
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.trained_model import seed_folder
 
@@ -43,11 +42,11 @@ def report(folder: str | Path) -> str:
     """
     seed = seed_folder(Path(folder).expanduser())
     run = find_run(seed)
-    result, config = run.results[seed], run.config
+    result, experiment = run.results[seed], run.experiment
     metrics, environment = result.pop("metrics"), result.pop("environment") or {}
     names = list(dict.fromkeys(["loss", *(key.partition("_")[2] for key in sorted(metrics))]))
     values = {part: [f"{metrics.get(f'{part}_{name}', math.nan):.4g}" for name in names] for part in PARTS}
-    title = f"{run.name}: {layers_text(config.gt.layer_type, mask_of(config))} on {config.dataset.name}"
+    title = f"{run.name}: {layers_text(**experiment.labels)} on {experiment.data.name}"
     caption = "\n".join(f"{key}: {value}" for key, value in (environment | result).items())
     page = Console(record=True, file=io.StringIO(), width=100)
     page.print(titled_table(title, {"at the best validation epoch": names, **values}, caption))

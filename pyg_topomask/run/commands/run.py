@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyg_topomask.run.distributed import is_main
+from pyg_topomask.run.graphgps.reading import run_config
 from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import summary_table
-from pyg_topomask.run.runner import run_config
 
 
 def main(arguments: Namespace, overrides: Sequence[str]) -> int:

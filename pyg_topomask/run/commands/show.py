@@ -21,15 +21,11 @@ from pyg_topomask.operators import OnesOperator
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.run.data.features import width
-from pyg_topomask.run.data.loaders import served_features
+from pyg_topomask.run.data.loaders import Sizes, served_features
 from pyg_topomask.run.errors import NoPictureError, RunError
+from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.files import output_path, write_output
-from pyg_topomask.run.graphgps.check import check_config
-from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.formats import load_dataset
-from pyg_topomask.run.graphgps.model.build import build_model, sized
-from pyg_topomask.run.graphgps.model.encoders import build_encodings
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, refusing_graphs
+from pyg_topomask.run.graphgps.reading import read
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 from pyg_topomask.run.walk_errors import DRAWS, MOST, RISK, walk_errors
@@ -60,7 +56,7 @@ class View:
     """A layer of a model, and graphs of the data set with everything that the model reads.
 
     Args:
-        config: The config.
+        experiment: The experiment.
         model: The model in evaluation mode.
         graphs: The chosen graph, followed by the other graphs of a batch if these are needed.
         layer: Number of the layer.
@@ -70,7 +66,7 @@ class View:
         untrained: The model before training, if there is a checkpoint.
     """
 
-    config: Config
+    experiment: Experiment
     model: GPSNetwork
     graphs: list[Data]
     layer: int
@@ -102,7 +98,8 @@ class View:
         """The error of a layer that has nothing to draw of this kind."""
         found = {"mask": self.mask(), "attention": self.attention()}
         others = [f"; 'topomask show {name}' works for this config" for name, part in found.items() if part is not None]
-        example = f"such as gt.layer_type={self.config.gt.first}+{attention} (got {self.config.gt.layer_type})"
+        layers = self.experiment.labels["layer_type"]
+        example = f"such as gt.layer_type={layers.split('+')[0]}+{attention} (got {layers})"
         return NoPictureError(f"the picture '{kind}' needs {needed}, {example}{''.join(others)}")
 
 
@@ -174,28 +171,29 @@ def load_view(
     Raises:
         RunError: If a setting is wrong; the message says what to change.
     """
-    parsed, _ = check_config(config, overrides)
-    checked = parsed.config
-    _refuse_outside("--layer", layer, checked.gt.layers)
-    _refuse_outside("--head", head, checked.gt.n_heads)
-    dataset = load_dataset(checked.dataset)
+    experiment = read(config, overrides)
+    source, seed = experiment.data, experiment.seed
+    _refuse_outside("--layer", layer, experiment.config.gt.layers)
+    _refuse_outside("--head", head, experiment.config.gt.n_heads)
+    dataset = source.load()
     _refuse_outside("--graph", graph, len(dataset))
-    numbers = range(graph, min(graph + (checked.train.batch_size if whole_batch else 1), len(dataset)))
-    data = [served_features(checked, dataset, number) for number in numbers]
+    numbers = range(graph, min(graph + (source.serving.batch_size if whole_batch else 1), len(dataset)))
+    data = [served_features(source, dataset, number, seed) for number in numbers]
     _refuse_outside("--node", node or 0, data[0].num_nodes or 1)
     with torch.random.fork_rng(devices=[]):
-        with refusing_graphs(checked):
-            data = apply_all([*build_encodings(checked), *build_sampling_transforms(checked, checked.seed)], data)
-        torch.manual_seed(checked.seed)
-        sizes = (width(data[0].x) or 1, dataset.task.num_outputs, width(data[0].edge_attr), dataset.task.level)
-        model = build_model(sized(checked, *sizes), *sizes).eval()
-    origin, untrained = f"untrained, weights drawn from seed {checked.seed}", None
+        with source.refusing():
+            data = apply_all([*source.encodings, *source.draws(seed)], data)
+        torch.manual_seed(seed)
+        task, first = dataset.task, data[0]
+        sizes = Sizes(width(first.x) or 1, task.num_outputs, width(first.edge_attr), task.level)
+        model: Any = experiment.build(sizes).eval()
+    origin, untrained = f"untrained, weights drawn from seed {seed}", None
     if checkpoint is not None:
         untrained = copy.deepcopy(model)
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
-    name = checked.dataset.name if parsed.name == "config" else parsed.name  # a run's own file is config.yaml
+    name = source.name if experiment.name == "config" else experiment.name  # a run's own file is config.yaml
     title = f"{literal(name)}, graph {graph}, layer {layer}, head {head}\n{origin}"
-    return View(checked, model, data, layer, head, node, title, untrained)
+    return View(experiment, model, data, layer, head, node, title, untrained)
 
 
 def _refuse_outside(option: str, value: int, count: int) -> None:
@@ -238,7 +236,7 @@ def _draw_mask(view: View) -> Figure:
     mask, (data,) = view.mask(), view.graphs
     if mask is None:
         raise view.missing("mask", "an attention with a mask", "GRF")
-    with torch.no_grad(), refusing_graphs(view.config):
+    with torch.no_grad(), view.experiment.data.refusing():
         operator = mask(data)
     return plot_mask(operator, data.edge_index, view.title, view.node, view.head if operator.heads else 0)
 
@@ -258,7 +256,7 @@ def reach_of(view: View) -> dict[str, Tensor]:
     masks: dict[str, Any] = {"no mask": lambda data: OnesOperator(data.batch), "untrained": view.mask()}
     if view.untrained is not None:
         masks |= {"untrained": replace(view, model=view.untrained).mask(), "trained": view.mask()}
-    with refusing_graphs(view.config):
+    with view.experiment.data.refusing():
         rows = max(1, min(256, _NUMBERS // int(graph.num_nodes or 1)))
         found = {name: reach(mask, graph, 16, rows).view(-1, 18) for name, mask in masks.items()}
     return {name: by_head[:1] if (by_head == by_head[0]).all() else by_head for name, by_head in found.items()}
@@ -286,9 +284,9 @@ def _walk_errors(view: View) -> tuple[list[dict[str, Any]], int, str]:
     mask = next(masks, None)
     if mask is None:
         raise view.missing("walks", "an attention with a GRF mask", "GRF")
-    transforms = build_sampling_transforms(view.config, view.config.seed)
+    transforms = view.experiment.data.draws(view.experiment.seed)
     walks = next(x for x in transforms if isinstance(x, AddRandomWalks) and x.name == mask.name)
-    with refusing_graphs(view.config):
+    with view.experiment.data.refusing():
         rows = walk_errors(mask, walks, view.graphs[0], view.head % mask.heads)
     return rows, walks.num_walks, f"{view.title}\nentries between two nodes, {DRAWS} draws of {walks.scheme} walks"
 
@@ -318,7 +316,7 @@ def draw_walks(view: View) -> Figure:
 
 
 def _title(view: View) -> str:
-    name, graphs = literal(view.config.dataset.name), min(len(view.graphs), _GRAPHS)
+    name, graphs = literal(view.experiment.data.name), min(len(view.graphs), _GRAPHS)
     return f"{name}, layer {view.layer}: share of a row's mass by hop, mean over {graphs} graphs"
 
 
@@ -335,9 +333,9 @@ def path_table(view: View) -> Table:
         layer.register_forward_hook(lambda *_: stack.close())
         view.model(Batch.from_data_list(view.graphs))
     if not problems:
-        example = f"such as gt.layer_type=GCN+GRF (got {view.config.gt.layer_type})"
+        example = f"such as gt.layer_type=GCN+GRF (got {view.experiment.labels['layer_type']})"
         raise RunError(f"layer {view.layer} has no attention with a choice of engines, {example}")
-    title = f"{literal(view.config.dataset.name)}, layer {view.layer}: attention on {len(view.graphs)} graphs"
+    title = f"{literal(view.experiment.data.name)}, layer {view.layer}: attention on {len(view.graphs)} graphs"
     table = Table("engine", "path", "estimated ms", "reason", title=title)
     for problem in problems:
         with torch.no_grad():

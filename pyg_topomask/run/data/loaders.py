@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,17 +14,15 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.loader import EpochSampler, collate, single
-from pyg_topomask.run.data.features import fitted_features, input_features, width
+from pyg_topomask.run.data.features import width
+from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts, share_of, training_loader
+from pyg_topomask.run.data.source import Serving, Source
 from pyg_topomask.run.data.splits import node_masks, split_items
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.formats import LoadedDataset
-from pyg_topomask.run.graphgps.model.encoders import build_encodings
-from pyg_topomask.run.graphgps.model.sampling import check_memory, refusing_graphs
+from pyg_topomask.run.process_memory import available_mib
 from pyg_topomask.run.task import PARTS, Task, check_targets
-from pyg_topomask.run.training.trainer import uses_cuda
 from pyg_topomask.transforms import AddRandomWalks, precompute
 from pyg_topomask.transforms.base import apply_all
 
@@ -35,6 +33,22 @@ Tick = Callable[[str, int], Any]
 """Shows progress: what is done with the graphs, and the number of graphs that are done."""
 
 _GRAPHS_TOGETHER = 256  # graphs that get their walks between two ticks of the progress bar
+
+
+class Sizes(NamedTuple):
+    """What the data decide about a model.
+
+    Args:
+        in_channels: Width of the node features ``x``.
+        out_channels: Width of a prediction.
+        edge_channels: Width of ``edge_attr``; None without edge features.
+        level: What has a target, ``"graph"``, ``"node"`` or ``"edge"``.
+    """
+
+    in_channels: int
+    out_channels: int
+    edge_channels: int | None
+    level: str
 
 
 @dataclass
@@ -77,6 +91,11 @@ class Splits:
         return torch.cat([target if counted is None else target[counted] for target, counted in found])
 
     @property
+    def widths(self) -> Sizes:
+        """What the model must fit."""
+        return Sizes(self.in_channels, self.task.num_outputs, self.edge_channels, self.task.level)
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Number of labelled graphs or nodes in each part."""
         parts = {name: getattr(self, name) for name in PARTS}
@@ -96,13 +115,14 @@ class Splits:
 
 
 def prepare(
-    config: Config,
+    source: Source,
     dataset: LoadedDataset,
     seed: int,
     sampling_transforms: Sequence[BaseTransform],
     tick: Tick = lambda doing, done: None,
     features: Features | None = None,
     cache: bool = True,
+    inference: bool = False,
 ) -> Splits:
     """Split the data set for one seed, compute encodings and draw walks.
 
@@ -110,23 +130,24 @@ def prepare(
     and walks are drawn on each part.
 
     Args:
-        config: The config.
+        source: How graphs are prepared, split and served.
         dataset: The data set.
         seed: Seed of the split.
         sampling_transforms: What draws walks, edges and trees.
         tick: Shows progress.
         features: Result of `read_features`; computed here if :obj:`None`.
         cache: Whether encodings are kept in the cache folder.
+        inference: Whether all three sets are only evaluated.
     """
-    graphs, parts, fitted = features or read_features(config, dataset, seed)
-    if config.train.sampler != "full_batch" and not dataset.is_one_graph:
-        raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
-    encodings = build_encodings(config)
-    graphs = precompute(graphs, encodings, cache=cache, tick=lambda done: tick("encodings", done))
-    redrawn = [step for step in sampling_transforms if _is_redrawn(step, config)]
+    serving = source.serving
+    graphs, parts, fitted = features or read_features(source, dataset, seed)
+    if serving.sampler != "full_batch" and not dataset.is_one_graph:
+        raise RunError(f"train.sampler: {serving.sampler} takes parts of one graph (got {len(graphs)} graphs)")
+    graphs = precompute(graphs, source.encodings, cache=cache, tick=lambda done: tick("encodings", done))
+    redrawn = [step for step in sampling_transforms if _is_redrawn(step, source, inference)]
     once = [step for step in sampling_transforms if step not in redrawn]
-    in_evaluation = redrawn if config.val.sampler == "full_batch" else []  # otherwise drawn when a part is cut
-    graphs, evaluated = _drawn(config, graphs, once, in_evaluation, tick)
+    in_evaluation = redrawn if serving.evaluation == "full_batch" else []  # otherwise drawn when a part is cut
+    graphs, evaluated = _drawn(source, graphs, once, in_evaluation, tick)
     if dataset.is_one_graph:
         seen = (graphs[0], evaluated[0], evaluated[0])
         train, val, test = ([_with_counted(graph, counted)] for graph, counted in zip(seen, parts))
@@ -137,25 +158,25 @@ def prepare(
             fixed = dataset.resample(0)
             if dataset.task.ranked:
                 val, test = ([fixed(graph) for graph in part] for part in (val, test))
-            if config.train.is_inference:
+            if inference:
                 train = [fixed(graph) for graph in train]
-    fresh = (*([] if dataset.resample is None else [dataset.resample(config.seed)]), *redrawn)
+    fresh = (*([] if dataset.resample is None else [dataset.resample(seed)]), *redrawn)
     sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
-    return Splits(train, val, test, dataset.task, *sizes, fresh, max(1, config.topomask.redraw), fitted)
+    return Splits(train, val, test, dataset.task, *sizes, fresh, max(1, serving.redraw), fitted)
 
 
-def _is_redrawn(step: BaseTransform, config: Config) -> bool:
+def _is_redrawn(step: BaseTransform, source: Source, inference: bool) -> bool:
     """Whether a transform is applied each time a training graph, or a part of one, is served."""
-    if config.train.is_inference and config.val.sampler == "full_batch":
+    if inference and source.serving.evaluation == "full_batch":
         return False  # all parts are evaluated
-    if config.train.sampler != "full_batch":
+    if source.serving.sampler != "full_batch":
         return True
-    redraws_walks = config.topomask.redraw > 0 and config.topomask.transition == "uniform"
+    redraws_walks = source.serving.redraw > 0 and not source.follows_attention
     return redraws_walks and isinstance(step, AddRandomWalks)
 
 
 def _drawn(
-    config: Config,
+    source: Source,
     graphs: Sequence[Data],
     once: Sequence[BaseTransform],
     in_evaluation: Sequence[BaseTransform],
@@ -166,48 +187,71 @@ def _drawn(
     evaluated: list[Data] = []
     for start in range(0, len(graphs), _GRAPHS_TOGETHER):
         some = graphs[start : start + _GRAPHS_TOGETHER]
-        with refusing_graphs(config):
+        with source.refusing():
             new = apply_all(once, some)
             drawn += new
             evaluated += apply_all(in_evaluation, new)
-        check_memory(config, some, evaluated[-len(some) :], len(graphs) - len(drawn))
+        check_memory(source, some, evaluated[-len(some) :], len(graphs) - len(drawn))
         tick("walks, edges and trees", len(drawn))
     return drawn, evaluated
 
 
-def read_features(config: Config, dataset: LoadedDataset, seed: int) -> Features:
+def check_memory(source: Source, given: Sequence[Data], drawn: Sequence[Data], remaining: int) -> None:
+    """Refuse walks, edges and trees that will not fit into memory; the system would end the process without a message.
+
+    Args:
+        source: Names the data and the model.
+        given: Some graphs of the data set.
+        drawn: The same graphs after the transforms.
+        remaining: Number of graphs that have none of these attributes yet.
+
+    Raises:
+        RunError: If those of the remaining graphs will take more memory than is left.
+    """
+    pairs = zip(given, drawn)
+    added = (value for old, new in pairs for key, value in new.to_dict().items() if key not in old)
+    size = sum(value.nbytes for value in added if isinstance(value, Tensor)) / 2**20 / max(len(drawn), 1)
+    needed, left = size * remaining, max(available_mib(), 0.0)
+    if needed > left:
+        raise RunError(
+            f"{source.title}: walks, edges and trees of {source.name} do "
+            f"not fit into memory: {remaining} more graphs need about {needed:,.0f} MiB, and {left:,.0f} MiB are "
+            "left; lower topomask.num_walks or prep.exp_deg, or choose another mask"
+        )
+
+
+def read_features(source: Source, dataset: LoadedDataset, seed: int) -> Features:
     """The graphs with the features that the model takes, and the parts of the split.
 
     Returns:
         The graphs; the indices of the training, validation and test graphs, or masks of nodes for a single graph; the
-        constants of the transforms of :func:`fitted_features`.
+        constants of the transforms in ``fitted``.
     """
-    features, task = input_features(config), dataset.task
-    graphs = [_checked(features(graph), task) for graph in dataset.graphs]
-    fits = fitted_features(config)
+    task = dataset.task
+    graphs = [_checked(source.features(graph), task) for graph in dataset.graphs]
     parts: tuple[Any, Any, Any]
     if dataset.is_one_graph:
-        parts = node_masks(config.dataset, graphs[0], seed)
-        training = [Data(x=graphs[0].x[parts[0]], edge_attr=graphs[0].get("edge_attr"))] if fits else []
+        parts = node_masks(source, graphs[0], seed)
+        training = [Data(x=graphs[0].x[parts[0]], edge_attr=graphs[0].get("edge_attr"))] if source.fitted else []
     else:
-        by_class = "stratified" in config.dataset.split_mode and task.level == "graph"
+        by_class = "stratified" in source.split.mode and task.level == "graph"
         labels = torch.cat([task.target(graph) for graph in graphs]).long() if by_class else None
-        train, val, test = split_items(config.dataset, len(graphs), labels, dataset.parts, seed)
+        train, val, test = split_items(source, len(graphs), labels, dataset.parts, seed)
         parts = (train.tolist(), val.tolist(), test.tolist())
         training = [graphs[i] for i in parts[0]]
     fitted: list[Mapping[str, Any]] = []
-    for cls in fits:
+    for cls in source.fitted:
         step = cls.fit(training)
         fitted.append(step.constants)
         graphs = [step(graph) for graph in graphs]
     return graphs, parts, tuple(fitted)
 
 
-def served_features(config: Config, dataset: LoadedDataset, number: int) -> Data:
-    """One graph with the features that the model takes in a run with the config's seed."""
-    if fitted_features(config):
-        return read_features(config, dataset, config.seed)[0][number]
-    return input_features(config)(dataset.graphs[number])
+def served_features(source: Source, dataset: LoadedDataset, number: int, seed: int) -> Data:
+    """One graph with the features that the model takes in a run with this seed."""
+    if source.fitted:
+        return read_features(source, dataset, seed)[0][number]
+    return source.features(dataset.graphs[number])
 
 
 def _checked(data: Data, task: Task) -> Data:
@@ -215,7 +259,7 @@ def _checked(data: Data, task: Task) -> Data:
     if "disk" in data:
         return data
     check_targets(task, data)
-    if data.x.is_floating_point() and not torch.isfinite(data.x).all():
+    if data.x is not None and data.x.is_floating_point() and not torch.isfinite(data.x).all():
         raise RunError("dataset: the node features contain NaN or infinite values")
     return data
 
@@ -278,21 +322,24 @@ def ready_loader(graphs: Sequence[Data], batch_size: int) -> DataLoader:
     return DataLoader(Joined(graphs, batch_size), batch_size=1, collate_fn=single)
 
 
-def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, DataLoader, DataLoader]:
+def loaders(
+    serving: Serving, splits: Splits, seed: int, pin_memory: bool = False
+) -> tuple[DataLoader, DataLoader, DataLoader]:
     """Training, validation and test loaders; only the first shuffles, by (seed, epoch).
 
-    ``train.batch_size`` counts the graphs of all processes, so that a run is the same on any number of them.
+    ``batch_size`` counts the graphs of all processes, so that a run is the same on any number of them. With
+    ``pin_memory``, the GPU works while the next batch is copied to it.
     """
-    val, test = evaluation_loaders(config, splits, PARTS[1:])
-    common: dict[str, Any] = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(seed)}
-    common["pin_memory"] = uses_cuda(config)  # then the GPU works while the next batch is copied to it
+    val, test = evaluation_loaders(serving, splits, seed, PARTS[1:])
+    common: dict[str, Any] = {"num_workers": serving.num_workers, "generator": torch.Generator().manual_seed(seed)}
+    common["pin_memory"] = pin_memory
     served = Served(splits.train, splits.serve_transforms)
     if not splits.is_one_graph:
-        order = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)
-        size = share_of(config.train.batch_size)
+        order = EpochSampler(len(splits.train), seed, rank(), world_size(), serving.shuffle)
+        size = share_of(serving.batch_size)
         train = DataLoader(served, sampler=order, batch_size=size, collate_fn=collate, **common)
-    elif config.train.sampler != "full_batch":
-        train = training_loader(config, graph_parts(config, splits.train[0], seed, splits.serve_transforms), common)
+    elif serving.sampler != "full_batch":
+        train = training_loader(serving, graph_parts(serving, splits.train[0], seed, splits.serve_transforms), common)
     elif world_size() > 1:
         message = f"full_batch gives {world_size()} processes the same graph; use random_partition"
         raise RunError(f"train.sampler: {message}")
@@ -301,16 +348,16 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
     return train, val, test
 
 
-def evaluation_loaders(config: Config, splits: Splits, names: Sequence[str] = PARTS) -> list[DataLoader]:
+def evaluation_loaders(serving: Serving, splits: Splits, seed: int, names: Sequence[str] = PARTS) -> list[DataLoader]:
     """Loaders that serve each item of the named sets once, as in an evaluation."""
     sets = [getattr(splits, name) for name in names]
-    if config.val.sampler != "full_batch":
-        common = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(config.seed)}
-        parts = graph_parts(config, splits.train[0], config.seed, splits.serve_transforms)
+    if serving.evaluation != "full_batch":
+        common = {"num_workers": serving.num_workers, "generator": torch.Generator().manual_seed(seed)}
+        parts = graph_parts(serving, splits.train[0], seed, splits.serve_transforms)
         return [evaluation_loader(parts, chosen[0], common) for chosen in sets]
     if splits.is_one_graph:
         return [DataLoader(Served(chosen), batch_size=1, collate_fn=single) for chosen in sets]
     for name, size in splits.sizes.items():
         if size < world_size():
             raise RunError(f"dataset.split: the {name} part has {size} graphs for {world_size()} processes")
-    return [ready_loader(chosen, config.train.batch_size) for chosen in sets]
+    return [ready_loader(chosen, serving.batch_size) for chosen in sets]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,35 +14,23 @@ from torch_geometric.transforms import BaseTransform, Compose
 from torch_geometric.utils import to_undirected
 
 from pyg_topomask.data import GraphSource, partition
-from pyg_topomask.data.disk import HEADER
 from pyg_topomask.data.graph_parts import GraphParts, TargetParts, WalkNeighborhoods, split
 from pyg_topomask.loader import PartSampler, set_epoch, single
+from pyg_topomask.run.data.source import Serving
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
-from pyg_topomask.run.graphgps.formats import is_one_graph
-from pyg_topomask.run.graphgps.model.encoders import encodings_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-_ON_DISK = ("random_partition", "cluster", "walks")
-_WITHOUT_THE_WHOLE = {
-    **dict.fromkeys(("dataset.to_undirected", "dataset.normalize", "dataset.normalize_targets"), False),
-    **dict.fromkeys(("prep.add_self_loops", "topomask.normalize_features"), False),
-    **{"topomask.transition": "uniform", "dataset.split_mode": "standard"},
-}
-
-
-def graph_parts(config: Config, graph: Data, seed: int, transforms: Sequence[BaseTransform]) -> GraphParts:
-    """The parts that ``train.sampler`` makes of a graph, in which ``counted`` marks the training nodes.
+def graph_parts(train: Serving, graph: Data, seed: int, transforms: Sequence[BaseTransform]) -> GraphParts:
+    """The parts that ``sampler`` makes of a graph, in which ``counted`` marks the training nodes.
 
     Raises:
         RunError: If the graph has fewer nodes than parts, or processes cannot share a batch.
     """
-    train, transform = config.train, Compose(list(transforms)) if transforms else None
+    transform = Compose(list(transforms)) if transforms else None
     if train.sampler == "neighbor":
         return Neighborhoods(graph, share_of(train.batch_size), train.neighbor_sizes, seed, transform)
     if train.sampler == "walks":
@@ -57,12 +44,12 @@ def graph_parts(config: Config, graph: Data, seed: int, transforms: Sequence[Bas
     return GraphParts(graph, min(train.num_parts, len(fixed)), seed, transform, fixed)
 
 
-def training_loader(config: Config, parts: GraphParts, common: dict[str, Any]) -> DataLoader:
+def training_loader(serving: Serving, parts: GraphParts, common: dict[str, Any]) -> DataLoader:
     """A loader of parts that are drawn in each epoch."""
     shared = (rank(), world_size())
     if isinstance(parts, RootedNeighborhoods):  # all processes have all batches, and each has its share of the nodes
         parts, shared = parts.shared(*shared), (0, 1)
-    order = PartSampler(len(parts), parts.seed, *shared, config.train.shuffle)
+    order = PartSampler(len(parts), parts.seed, *shared, serving.shuffle)
     return DataLoader(parts, sampler=order, batch_size=1, collate_fn=single, **common)
 
 
@@ -181,30 +168,3 @@ def clusters(graph: Data, num_parts: int) -> list[Tensor]:
     num_nodes = int(graph.num_nodes)
     both_ways = to_undirected(graph.edge_index, num_nodes=num_nodes)
     return split(partition(GraphSource(Data(edge_index=both_ways, num_nodes=num_nodes)), num_parts))
-
-
-def sampler_problems(config: Config) -> Iterator[tuple[str, str]]:
-    """Pairs (key, what is wrong) of a sampler that cannot be used with the data set."""
-    data = config.dataset
-    if config.train.sampler != "full_batch" and not is_one_graph(data):
-        message = f"{config.train.sampler} takes parts of one large graph, which {data.format} {data.name} is not"
-        yield "train.sampler", message
-    if is_on_disk(data):
-        for key in ("train.sampler", "val.sampler"):
-            if config.value(key) not in _ON_DISK:
-                yield key, f"a graph on disk is read in parts: {', '.join(_ON_DISK)} (got {config.value(key)})"
-        yield from disk_problems(config)
-
-
-def is_on_disk(data: DatasetConfig) -> bool:
-    """Whether the data set is a graph on disk, as `pyg_topomask.data.save_graph` makes it."""
-    return data.format == "Files" and data.dir is not None and (Path(data.dir).expanduser() / HEADER).is_file()
-
-
-def disk_problems(config: Config) -> Iterator[tuple[str, str]]:
-    """Pairs (key, what is wrong) of settings for which a graph on disk would be read whole."""
-    for key, value in _WITHOUT_THE_WHOLE.items():
-        if config.value(key) != value:
-            yield key, f"must be {value} for a graph on disk, which is not read whole (got {config.value(key)})"
-    if encodings_of(config):
-        yield "dataset.node_encoder_name", f"a graph on disk has no encodings (got {', '.join(encodings_of(config))})"

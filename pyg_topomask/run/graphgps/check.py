@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
+from pyg_topomask.data.disk import HEADER
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
 from pyg_topomask.nn.attention import EVERY_ATTENTION
-from pyg_topomask.run.data.features import CATEGORICAL, CATEGORICAL_EDGES, fitted_features, input_features, width
-from pyg_topomask.run.data.parts import sampler_problems
+from pyg_topomask.run.data.features import width
 from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
 from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.config.load import ParsedConfig, Source, load
+from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
+from pyg_topomask.run.graphgps.config.load import ConfigSource, ParsedConfig, load
 from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.graphgps.config.schema import contradictions
-from pyg_topomask.run.graphgps.formats import dataset_problems, level_of, possible_tasks
+from pyg_topomask.run.graphgps.features import CATEGORICAL, CATEGORICAL_EDGES, fitted_features, input_features
+from pyg_topomask.run.graphgps.formats import dataset_problems, is_one_graph, level_of, possible_tasks
 from pyg_topomask.run.graphgps.model.attentions import MASK_KEY, attentions_of, masks_of, twice_given
 from pyg_topomask.run.graphgps.model.build import build_model, convs_of, sized
 from pyg_topomask.run.graphgps.model.convs import CONVS
-from pyg_topomask.run.graphgps.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
+from pyg_topomask.run.graphgps.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings, encodings_of
 from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, key_in
+from pyg_topomask.run.graphgps.optim import build_optimizer, build_scheduler
 from pyg_topomask.run.graphgps.pretrained import has_run, with_model_of
 from pyg_topomask.run.graphgps.unused import keys_without_effect, unused_keys
-from pyg_topomask.run.task import Task, metric_names
-from pyg_topomask.run.training.losses import is_distance, loss_problem
-from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
+from pyg_topomask.run.task import Task
+from pyg_topomask.run.training.losses import is_distance, task_problems
 from pyg_topomask.transforms.grid_shape import grid_links
 
 COLUMNS = {
@@ -37,6 +40,14 @@ COLUMNS = {
     **{"Bond": 3, "ASTEdge": 2, "TypeDictEdge": 1, "PPAEdge": 7, "VOCEdge": 2, "COCOEdge": 2, "LinearEdge": 1},
 }
 """Number of columns of the features that an encoder takes; others take any number, here 3."""
+
+
+_ON_DISK = ("random_partition", "cluster", "walks")
+_WITHOUT_THE_WHOLE = {
+    **dict.fromkeys(("dataset.to_undirected", "dataset.normalize", "dataset.normalize_targets"), False),
+    **dict.fromkeys(("prep.add_self_loops", "topomask.normalize_features"), False),
+    **{"topomask.transition": "uniform", "dataset.split_mode": "standard"},
+}
 
 
 def name_problems(config: Config) -> list[tuple[str, str]]:
@@ -83,21 +94,15 @@ def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield "dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: choose one"
 
 
-def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
-    """Pairs (key, what is wrong) of a loss, metric or head that fits none of the data set's possible tasks."""
-    losses = [loss_problem(config.model.loss_fun, task) for task in tasks]
-    if all(losses):
-        yield "model.loss_fun", str(losses[-1])
-    names = {name for task in tasks for name in metric_names(task, config.metric_best)}
-    if config.metric_best not in names:
-        yield "metric_best", f"the task has no {config.metric_best!r}; there are {', '.join(sorted(names))}"
-    level, head = tasks[0].level, config.gnn.head
+def head_problems(config: Config, task: Task) -> Iterator[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a head that does not fit the task."""
+    head = config.gnn.head
     of_head = head.rpartition("_")[2]  # the names of all heads end in what they predict
-    if of_head not in ("default", level):
-        yield "gnn.head", f"{head} is for {of_head}s; {config.dataset.name} has {level}s"
-    if config.dataset.normalize_targets and tasks[0].kind != "regression":
-        yield "dataset.normalize_targets", f"only numbers are scaled, and the task is {tasks[0].kind}"
-    if (head == "ogb_code_graph") != (tasks[0].kind == "subtoken"):
+    if of_head not in ("default", task.level):
+        yield "gnn.head", f"{head} is for {of_head}s; {config.dataset.name} has {task.level}s"
+    if config.dataset.normalize_targets and task.kind != "regression":
+        yield "dataset.normalize_targets", f"only numbers are scaled, and the task is {task.kind}"
+    if (head == "ogb_code_graph") != (task.kind == "subtoken"):
         yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
 
 
@@ -121,7 +126,9 @@ def notes_of(parsed: ParsedConfig) -> list[str]:
 
 
 @storage_errors()
-def check_config(source: Source, overrides: Sequence[str] = (), name: str = "config") -> tuple[ParsedConfig, list[str]]:
+def check_config(
+    source: ConfigSource, overrides: Sequence[str] = (), name: str = "config"
+) -> tuple[ParsedConfig, list[str]]:
     """Validate a config, and build its model and try it on a fake graph.
 
     The model is not built if the config starts from a run that does not exist yet.
@@ -157,7 +164,9 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
         ConfigError: If the model cannot be built, or fails on a fake graph.
     """
     tasks = possible_tasks(parsed.config.dataset)
-    parsed.refuse([*name_problems(parsed.config), *task_problems(parsed.config, *tasks)])
+    loss, metric = parsed.config.model.loss_fun, parsed.config.metric_best
+    problems = [*name_problems(parsed.config), *task_problems(loss, metric, *tasks)]
+    parsed.refuse([*problems, *head_problems(parsed.config, tasks[0])])
     random_state, section = torch.get_rng_state(), "gt"
     try:
         unused = unused_keys(parsed.config)
@@ -173,6 +182,33 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
     if not {"gt.layer_type", MASK_KEY} & parsed.overridden:
         parsed.refuse(unused)
     return [key for key, _ in unused]
+
+
+def sampler_problems(config: Config) -> Iterator[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a sampler that cannot be used with the data set."""
+    data = config.dataset
+    if config.train.sampler != "full_batch" and not is_one_graph(data):
+        message = f"{config.train.sampler} takes parts of one large graph, which {data.format} {data.name} is not"
+        yield "train.sampler", message
+    if is_on_disk(data):
+        for key in ("train.sampler", "val.sampler"):
+            if config.value(key) not in _ON_DISK:
+                yield key, f"a graph on disk is read in parts: {', '.join(_ON_DISK)} (got {config.value(key)})"
+        yield from disk_problems(config)
+
+
+def is_on_disk(data: DatasetConfig) -> bool:
+    """Whether the data set is a graph on disk, as `pyg_topomask.data.save_graph` makes it."""
+    return data.format == "Files" and data.dir is not None and (Path(data.dir).expanduser() / HEADER).is_file()
+
+
+def disk_problems(config: Config) -> Iterator[tuple[str, str]]:
+    """Pairs (key, what is wrong) of settings for which a graph on disk would be read whole."""
+    for key, value in _WITHOUT_THE_WHOLE.items():
+        if config.value(key) != value:
+            yield key, f"must be {value} for a graph on disk, which is not read whole (got {config.value(key)})"
+    if encodings_of(config):
+        yield "dataset.node_encoder_name", f"a graph on disk has no encodings (got {', '.join(encodings_of(config))})"
 
 
 def fake_batch(config: Config) -> Data:

@@ -13,7 +13,8 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.formats import plain_name
 from pyg_topomask.run.graphgps.model.build import with_width
-from pyg_topomask.run.graphgps.saved import differences, read_config, seed_folders
+from pyg_topomask.run.graphgps.saved import differences, read_config
+from pyg_topomask.run.output.results import seed_folders
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 
 HEAD = "head."

@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pyg_topomask.run.files import write_text
-from pyg_topomask.run.graphgps.model.attentions import layers_text
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.viz import plot_curves, save_figure
 from pyg_topomask.viz.drawing import literal
@@ -31,6 +30,11 @@ def format_metric(name: str, value: float, std: float | None = None, sign: str =
     """A metric's value as text, such as ``78.10 ± 0.42``; in percent for accuracies, with any sign if that is ``+``."""
     scale, digits = (100, 2) if name in PERCENT else (1, 4)
     return f"{scale * value:{sign}.{digits}f}" + (f" ± {scale * std:.{digits}f}" if std is not None else "")
+
+
+def layers_text(layer_type: str, mask: str | None) -> str:
+    """Layers and mask for messages, such as ``GCN+Masked with topomask.mask heat``."""
+    return f"{layer_type} with topomask.mask {mask}" if mask else layer_type
 
 
 def headline(metrics: Mapping[str, Any], metric_best: str) -> str:

@@ -17,10 +17,10 @@ from torch_geometric.data import Data
 from pyg_topomask.nn.dynamic_walks import redraw_walks, walks_along
 from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
-from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.output.report import write_metrics
 from pyg_topomask.run.process_memory import available_mib, own_mib, return_freed_memory
 from pyg_topomask.run.training.checkpoint import BEST, LAST
+from pyg_topomask.run.training.settings import Training
 from pyg_topomask.transforms import AddRandomWalks
 
 # The memory of the process is read every STEPS training steps. Freed memory is returned if the process has more than
@@ -113,7 +113,7 @@ class RedrawWalks(pl.Callback):
         pl_module.share_buffers()
         modes = {part: part.training for part in model.modules()}
         model.eval()
-        call = lambda batch: model(batch.to(pl_module.device))  # noqa: E731
+        call = lambda batch: pl_module.call(model, batch.to(pl_module.device))  # noqa: E731
         graphs = redraw_walks(served.graphs, self.transform, epoch, layer, call, self.batch_size)
         for part, mode in modes.items():
             part.training = mode
@@ -129,12 +129,14 @@ class Recorder(Checkpoint):
 
     Args:
         folder: Folder of ``metrics.csv``, ``best.ckpt`` and ``last.ckpt``.
-        config: Gives the metric, the periods, and the number of epochs.
+        training: Gives the metric, the periods, and the number of epochs.
         on_epoch: Called with (number of epochs done, row or None) after each epoch.
     """
 
-    def __init__(self, folder: Path, config: Config, on_epoch: Callable[[int, dict[str, float] | None], None]) -> None:
-        self.folder, self.config, self.on_epoch = folder, config, on_epoch
+    def __init__(
+        self, folder: Path, training: Training, on_epoch: Callable[[int, dict[str, float] | None], None]
+    ) -> None:
+        self.folder, self.training, self.on_epoch = folder, training, on_epoch
         self.rows: list[dict[str, float]] = []
         self.best_epoch = 0  # epochs count from 1 in rows, files and messages
         self.lr = self.seconds = 0.0
@@ -173,7 +175,7 @@ class Recorder(Checkpoint):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the epoch, after all other callbacks."""
         epoch, row, is_best = trainer.current_epoch + 1, None, False
-        if epoch % self.config.train.eval_period == 0:
+        if epoch % self.training.eval_period == 0:
             values = trainer.callback_metrics
             row = {"epoch": float(epoch), "lr": self.lr}
             row |= {name: float(values[name]) for name in sorted(values)}  # train before val
@@ -184,30 +186,29 @@ class Recorder(Checkpoint):
                 trainer.save_checkpoint(self.folder / BEST, weights_only=True)
             if is_main():
                 write_metrics(self.folder / "metrics.csv", self.rows)
-        last = trainer.should_stop or epoch == self.config.optim.max_epoch
-        if last or is_best or epoch % self.config.train.ckpt_period == 0:
+        last = trainer.should_stop or epoch == self.training.epochs
+        if last or is_best or epoch % self.training.ckpt_period == 0:
             trainer.save_checkpoint(self.folder / LAST)
         self.on_epoch(epoch, row)
 
     def _is_best(self, row: dict[str, float]) -> bool:
         if self.best_epoch == 0:
             return True
-        key = f"val_{self.config.metric_best}"
+        key = f"val_{self.training.metric}"
         new, old = row[key], self.best_row()[key]
         if math.isnan(old):  # such as the area under the ROC curve without positives
             return not math.isnan(new)
-        return new > old if self.config.best_is_max else new < old
+        return new > old if self.training.best_is_max else new < old
 
 
-def early_stopping(config: Config) -> list[EarlyStopping]:
+def early_stopping(training: Training) -> list[EarlyStopping]:
     """Lightning's early stopping; its patience counts evaluations."""
-    patience, period = config.train.early_stop_patience, config.train.eval_period
-    if patience == 0:
+    if training.patience == 0:
         return []
-    mode = "max" if config.best_is_max else "min"
-    evaluations = max(1, -(-patience // period))
+    mode = "max" if training.best_is_max else "min"
+    evaluations = max(1, -(-training.patience // training.eval_period))
     # NaN, such as that of a set without positives, counts as not better.
-    return [EarlyStopping(f"val_{config.metric_best}", mode=mode, patience=evaluations, check_finite=False)]
+    return [EarlyStopping(f"val_{training.metric}", mode=mode, patience=evaluations, check_finite=False)]
 
 
 class ReturnFreedMemory(pl.Callback):

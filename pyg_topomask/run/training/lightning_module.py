@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,40 +17,48 @@ from torch_geometric.data import Data
 from pyg_topomask import __version__
 from pyg_topomask.checks import NonFiniteError
 from pyg_topomask.nn import auxiliary_loss
-from pyg_topomask.run.data.loaders import Splits
+from pyg_topomask.run.data.loaders import Sizes, Splits
+from pyg_topomask.run.data.source import Source
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.model.build import build_model, sized
-from pyg_topomask.run.graphgps.model.sampling import refusing_graphs
 from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.training.checkpoint import FORMAT, OURS
 from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.metrics import build_metrics
-from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
 from pyg_topomask.run.training.ranking import candidates
 from pyg_topomask.run.training.scaled import Scaled
+from pyg_topomask.run.training.settings import Training
 
 
 class GraphModule(pl.LightningModule):
     """A model with its task.
 
     Metrics are computed on a whole split, not averaged over batches. Training minimises the loss of the task plus
-    ``topomask.eta`` times the auxiliary loss; the reported loss is that of the task. If a graph has ``counted``,
+    ``auxiliary`` times the auxiliary loss; the reported loss is that of the task. If a graph has ``counted``,
     only the nodes in it count.
 
     Args:
         model: The model; its prediction has a row for each graph, node, or column of ``edge_label_index``.
-        config: Gives loss, optimiser and schedule.
+        training: Gives loss, metric, optimiser and schedule.
         task: What is predicted.
+        source: Names the data in messages.
+        call: Calls the model with a batch.
         data_format: What checkpoints contain about the data, in addition to the weights.
     """
 
-    def __init__(self, model: Module, config: Config, task: Task, data_format: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: Module,
+        training: Training,
+        task: Task,
+        source: Source,
+        call: Callable[[Module, Data], Tensor] = lambda model, batch: model(batch),
+        data_format: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
-        self.data_format = data_format
-        self.model, self.config, self.task = model, config, task
-        self._called: Any = [torch.compile(model, dynamic=True) if config.compile else model]  # no second submodule
-        built = {part: build_metrics(task, config.metric_best) for part in PARTS}
+        self.data_format, self.source, self.call = data_format, source, call
+        self.model, self.settings, self.task = model, training, task
+        self._called: Any = [torch.compile(model, dynamic=True) if training.compile else model]  # no second submodule
+        built = {part: build_metrics(task, training.metric) for part in PARTS}
         built["train"].pop("links", None)  # too expensive in training, because ranks need the scores of all pairs
         self.metrics = ModuleDict({f"{part}_metrics": ModuleDict(metrics) for part, metrics in built.items()})
 
@@ -60,7 +68,7 @@ class GraphModule(pl.LightningModule):
 
     def forward(self, data: Data) -> Tensor:
         """Predictions for a batch."""
-        return self._called[0](data)
+        return self.call(self._called[0], data)
 
     def _predict(self, data: Data) -> Tensor:
         try:
@@ -69,19 +77,20 @@ class GraphModule(pl.LightningModule):
             if not all(bool(parameter.isfinite().all()) for parameter in self.parameters()):
                 raise self._diverged("the weights are no longer finite") from None
             if not isinstance(error, NonFiniteError):
-                with refusing_graphs(self.config):
+                with self.source.refusing():
                     raise
             if self.trainer.global_step > 0:
                 raise self._diverged(f"a layer's output is no longer finite ({str(error).partition(';')[0]})") from None
-            raise RunError(f"dataset.{self.config.dataset.name}: before any training, {error}") from None
+            raise RunError(f"dataset.{self.source.name}: before any training, {error}") from None
         return self.task.shaped(prediction)
 
     def _diverged(self, what: str) -> RunError:
-        optim = self.config.optim
-        clip = "optim.clip_grad_norm_value" if optim.clip_grad_norm else "optim.clip_grad_norm true"
+        rate = next((optimizer.defaults["lr"] for optimizer in self.trainer.optimizers), math.nan)
+        clipped = self.settings.clip is not None
+        clip = "optim.clip_grad_norm_value" if clipped else "optim.clip_grad_norm true"
         return RunError(
             f"training diverged in epoch {self.current_epoch + 1}: {what}; "
-            f"try a lower optim.base_lr (it is {optim.base_lr:g}) or {'a lower ' if optim.clip_grad_norm else ''}{clip}"
+            f"try a lower optim.base_lr (it is {rate:g}) or {'a lower ' if clipped else ''}{clip}"
         )
 
     def _step(self, data: Data, part: str) -> Tensor:
@@ -99,7 +108,7 @@ class GraphModule(pl.LightningModule):
         if "counted" in data:
             prediction, target = prediction[data.counted], target[data.counted]
         compared = self._standardised(prediction), self._standardised(target)
-        loss = task_loss(self.config.model.loss_fun, *compared, self.task)
+        loss = task_loss(self.settings.loss, *compared, self.task)
         known = int((~target.isnan()).sum()) if target.is_floating_point() else target.numel()
         metrics["loss"].update(loss.detach(), known)
         for group, metric in metrics.items():
@@ -117,10 +126,10 @@ class GraphModule(pl.LightningModule):
         return batch.to(device, non_blocking=True)
 
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
-        """Loss of one batch times ``batch_accumulation``: Lightning divides by it, but GraphGPS sums gradients."""
+        """Loss of one batch times ``accumulation``: Lightning divides by it, but GraphGPS sums gradients."""
         loss = self._step(batch, "train")
-        loss = loss + self.config.topomask.eta * auxiliary_loss(self.model)
-        return loss * self.config.optim.batch_accumulation
+        loss = loss + self.settings.auxiliary * auxiliary_loss(self.model)
+        return loss * self.settings.accumulation
 
     def validation_step(self, batch: Data, batch_idx: int) -> None:
         """Add one batch to the validation metrics."""
@@ -165,7 +174,7 @@ class GraphModule(pl.LightningModule):
                 raise self._diverged(f"the {name} loss is {loss}")
         self.log_dict(values)
         scheduler = self.lr_schedulers()
-        if isinstance(scheduler, ReduceLROnPlateau) and (self.current_epoch + 1) % self.config.train.eval_period == 0:
+        if isinstance(scheduler, ReduceLROnPlateau) and (self.current_epoch + 1) % self.settings.eval_period == 0:
             scheduler.step(val_loss)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
@@ -178,20 +187,25 @@ class GraphModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimiser, and the schedule by epoch."""
-        optimizer = build_optimizer(self.config, self)
-        scheduler: Any = build_scheduler(self.config, optimizer)
+        optimizer = self.settings.optimizer(self)
+        make = self.settings.scheduler
+        scheduler: Any = make(optimizer) if make else None
         if isinstance(scheduler, ReduceLROnPlateau):
-            period = self.config.train.eval_period
+            period = self.settings.eval_period
             scheduler = {"scheduler": scheduler, "monitor": "val_loss", "frequency": period}
         return optimizer if scheduler is None else {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 
-def build_module(config: Config, splits: Splits) -> GraphModule:
-    """The model of a config for the data of a seed, at its final width, which the module's config has."""
-    sizes = (splits.in_channels, splits.task.num_outputs, splits.edge_channels, splits.task.level)
-    config = sized(config, *sizes)
-    model = build_model(config, *sizes)
+def build_module(
+    build: Callable[[Sizes], Module],
+    training: Training,
+    source: Source,
+    splits: Splits,
+    call: Callable[[Module, Data], Tensor] = lambda model, batch: model(batch),
+) -> GraphModule:
+    """The model for the data of a seed with its task; a model that scales its predictions is fitted to the targets."""
+    model = build(splits.widths)
     for part in model.modules():
-        if isinstance(part, Scaled):
+        if isinstance(part, Scaled) and not part.is_fitted:  # pretrained weights are
             part.fit(splits.targets)
-    return GraphModule(model, config, splits.task, splits.data_format())
+    return GraphModule(model, training, splits.task, source, call, splits.data_format())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pyg_topomask.run.task import Task
+from pyg_topomask.run.task import Task, metric_names
 
 
 def cross_entropy(prediction: Tensor, target: Tensor, task: Task) -> Tensor:
@@ -65,11 +65,26 @@ def is_distance(name: str) -> bool:
     return name in _FITTING["regression"]
 
 
-def task_loss(name: str, prediction: Tensor, target: Tensor, task: Task) -> Tensor:
-    """The loss of a batch; 0, with a gradient of zeros, if the batch has no known target."""
+def task_loss(name: str | Callable[..., Tensor], prediction: Tensor, target: Tensor, task: Task) -> Tensor:
+    """The loss of a batch; 0, with a gradient of zeros, if the batch has no known target.
+
+    ``name`` may be a function of (predictions, targets).
+    """
     if target.numel() == 0 or (target.is_floating_point() and bool(target.isnan().all())):
         return torch.nan_to_num(prediction).sum() * 0.0
+    if not isinstance(name, str):
+        return name(prediction, target)
     if is_distance(name):
         known = ~target.isnan()
         return LOSSES[name](prediction[known], target[known].to(prediction.dtype))
     return LOSSES[name](prediction, target, task)
+
+
+def task_problems(loss: str | Callable[..., Tensor], metric: str, *tasks: Task) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a loss or metric that fits none of the possible tasks of some data."""
+    wrong = [loss_problem(loss, task) if isinstance(loss, str) else None for task in tasks]
+    names = {name for task in tasks for name in metric_names(task, metric)}
+    problems = [("model.loss_fun", str(wrong[-1]))] if all(wrong) else []
+    if metric not in names:
+        problems.append(("metric_best", f"the task has no {metric!r}; there are {', '.join(sorted(names))}"))
+    return problems

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.run.graphgps.formats.base import need
+from pyg_topomask.run.errors import need
 from pyg_topomask.run.task import Task, metric_groups
 from pyg_topomask.run.training.ranking import CommonHits, LinkRanks, OwnNegativeRanks, RankScores, mean_rank
 from pyg_topomask.run.training.scores import Scores, StoredScores

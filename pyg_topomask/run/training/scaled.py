@@ -33,6 +33,11 @@ class Scaled(Module):
         """The module's output ``[n, num_targets]``, scaled."""
         return self.module(*args, **kwargs) * self.std + self.mean
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether mean and deviation are other than 0 and 1."""
+        return bool(self.mean.any()) or bool((self.std != 1).any())
+
     def fit(self, targets: Tensor) -> None:
         """Take mean and standard deviation (of the population) of targets ``[n, num_targets]`` without NaN.
 

@@ -10,18 +10,18 @@ from torch_geometric.data import Data
 from pyg_topomask.run.advise import trial as trials
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.trial import Sample, draw_sample, run_trial
+from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare, read_features
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.formats import LoadedDataset, load_dataset
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.experiment import experiment_of
 from pyg_topomask.run.task import classification
 
 
 def sample_of(values):
-    config = load(values).config
-    dataset = load_dataset(config.dataset)
-    graphs, parts, _ = read_features(config, dataset, config.seed)
-    return config, dataset, draw_sample(config, dataset, graphs, parts)
+    source = experiment_of(load(values)).data
+    dataset = source.load()
+    graphs, parts, _ = read_features(source, dataset, 0)
+    return source, dataset, draw_sample(dataset, graphs, parts, source.serving.batch_size, 0)
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def size_of(sample, batch):
 
 
 def test_the_sample_has_batches_of_training_graphs(tiny, monkeypatch):
-    config, dataset, sample = sample_of(tiny)
-    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
+    source, dataset, sample = sample_of(tiny)
+    splits = prepare(source, dataset, 0, source.draws(0))
     assert sorted(chain.from_iterable(sample.batches)) == sample.parts[0].tolist() == [*range(len(splits.train))]
     assert len(sample.dataset.graphs) == len(splits.train) + len(sample.parts[1])
     assert all(len(batch) <= 16 for batch in sample.batches)
     sizes = [size_of(sample, batch) for batch in sample.batches]
     assert sizes[0] == max(sizes)
-    assert sample.steps == tuple(map(len, loaders(config, splits, 0)[:2]))
+    assert sample.steps == tuple(map(len, loaders(source.serving, splits, 0)[:2]))
     assert sample.nodes == sum(graph.num_nodes for graph in dataset.graphs)
     x = sample.dataset.graphs[0].x
     assert x.untyped_storage().nbytes() == x.nbytes  # storage of the whole data set would be sent to the process

@@ -12,7 +12,7 @@ from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import show
 from pyg_topomask.run.commands.show import PICTURES, load_view, picture, reach_of
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.runner import run_config
+from pyg_topomask.run.graphgps.reading import run_config
 
 
 @pytest.fixture(autouse=True)

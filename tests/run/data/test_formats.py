@@ -15,9 +15,10 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import ShapeNet
 
 from pyg_topomask.run.data.loaders import prepare
-from pyg_topomask.run.errors import MissingDataError, RunError
+from pyg_topomask.run.errors import MissingDataError, RunError, need
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.experiment import source_of
 from pyg_topomask.run.graphgps.formats import FORMATS, base, dataset_problems, load_dataset, ogb, plain_name
 from pyg_topomask.run.graphgps.formats.clouds import NearestNeighbors
 from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
@@ -116,7 +117,7 @@ def test_unreadable_raw_files_and_messages_of_libraries(tu_folder, cache, capsys
         print("Downloading a.zip")
     assert capsys.readouterr() == ("", "Downloading a.zip\n")
     with pytest.raises(RunError, match=r"the data set x needs nosuchpackage, which .*: pip install nosuchpackage"):
-        base.need("nosuchpackage.inner", "the data set x")
+        need("nosuchpackage.inner", "the data set x")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_superpixels_and_their_normalisation(tmp_path):
     dataset = loaded(tmp_path, **data)
     assert dataset.task == classification("node", 21)
     config = load({"dataset": data | {"normalize": True, "edge_encoder": True, "edge_encoder_name": "LinearEdge"}})
-    splits = prepare(config.config, dataset, 0, [])
+    splits = prepare(source_of(config.config), dataset, 0, [])
     for name in ("x", "edge_attr"):
         values = torch.cat([graph[name] for graph in splits.train])
         assert values.mean(0).abs().max() < 1e-5
@@ -174,7 +175,7 @@ def test_contacts_and_their_negatives(tmp_path):
     dataset = loaded(tmp_path, **data)
     assert dataset.task == Task("edge", "binary", 1, ranked=True)
     config = {"dataset": data, "metric_best": "mrr"}
-    one, other = (prepare(load(config | {"seed": seed}).config, dataset, seed, []) for seed in (0, 1))
+    one, other = (prepare(source_of(load(config | {"seed": seed}).config), dataset, seed, []) for seed in (0, 1))
     assert all(int((graph.edge_label == 0).sum()) >= 2 for graph in one.test)
     for mine, theirs in zip(one.test, other.test):  # evaluations are the same for all seeds
         assert torch.equal(mine.edge_label_index, theirs.edge_label_index)
@@ -292,11 +293,11 @@ def test_nodes_with_several_splits(tmp_path):
     dataset = loaded(tmp_path, **data)
     assert (len(dataset), dataset.task) == (1, classification("node", 5))
     for split in (0, 3):
-        splits = prepare(load({"dataset": data | {"split_index": split}}).config, dataset, 0, [])
+        splits = prepare(source_of(load({"dataset": data | {"split_index": split}}).config), dataset, 0, [])
         assert splits.sizes == {"train": 5, "val": 2, "test": 3}
         assert set(splits.train[0].counted.nonzero().view(-1).tolist()) == {(i + split) % 10 for i in range(5)}
     with pytest.raises(RunError, match=r"has 10 splits \(got 12\)"):
-        prepare(load({"dataset": data | {"split_index": 12}}).config, dataset, 0, [])
+        prepare(source_of(load({"dataset": data | {"split_index": 12}}).config), dataset, 0, [])
 
 
 def test_clouds_get_edges_from_their_nearest_points():
@@ -370,7 +371,7 @@ def test_real_files(real_data, name, more, sizes, parts):
         assert [len(part) for part in dataset.parts] == parts
         return
     for fold in range(10 if "errica" in more.values() else 1):
-        splits = prepare(load({"dataset": data | {"split_index": fold}}).config, dataset, 0, [])
+        splits = prepare(source_of(load({"dataset": data | {"split_index": fold}}).config), dataset, 0, [])
         assert [*splits.sizes.values()] == parts
 
 

@@ -7,20 +7,22 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.run.data.features import Coordinates, Standardize, input_features
-from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
+from pyg_topomask.run.data.features import Standardize
+from pyg_topomask.run.data.loaded import LoadedDataset
+from pyg_topomask.run.data.loaders import check_memory, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.splits import split_items
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.formats import LoadedDataset, load_dataset
+from pyg_topomask.run.graphgps.experiment import source_of
+from pyg_topomask.run.graphgps.features import Coordinates, input_features
+from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, check_memory
+from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.run.task import Task, classification
 
 
 def tu(**more):
-    return DatasetConfig(format="PyG-TUDataset", name="TINY", **more)
+    return source_of(load({"dataset": {"format": "PyG-TUDataset", "name": "TINY", **more}}).config)
 
 
 @pytest.mark.parametrize("size", [10, 19, 1113])
@@ -85,7 +87,7 @@ def test_published_splits_are_looked_for_in_groups_and_in_the_home_folder(tmp_pa
 
 
 def parts_of(config, sampling_transforms=()):
-    return prepare(config, load_dataset(config.dataset), 0, sampling_transforms)
+    return prepare(source_of(config), load_dataset(config.dataset), 0, sampling_transforms)
 
 
 def test_features_where_there_are_none_and_dummy_edges(tu_folder, tmp_path, monkeypatch):
@@ -144,7 +146,7 @@ def test_coordinates_become_waves_by_the_training_nodes():
     graph.val_mask = graph.test_mask = ~graph.train_mask
     data = {"format": "PyG-CityNetwork", "name": "Paris", "task": "node", "node_encoder_name": "CityNetworkNode"}
     dataset = LoadedDataset([graph], classification("node", 3))
-    splits = prepare(load({"dataset": data}).config, dataset, 0, [])
+    splits = prepare(source_of(load({"dataset": data}).config), dataset, 0, [])
     expected = []
     for low, high, value in ((2, 4, x[:, 0]), (40, 44, x[:, 1])):
         angle = 0.9 * 2 * math.pi * ((value - low) / (high - low) - 0.5)
@@ -161,7 +163,7 @@ def test_redrawing_changes_training_walks_only(tiny):
     splits, drawn = parts_of(config, build_sampling_transforms(config, 0)), []
     for epoch in (0, 1):
         splits.set_epoch(epoch)
-        train, val, _ = loaders(config, splits, seed=0)
+        train, val, _ = loaders(source_of(config).serving, splits, seed=0)
         drawn.append([[batch.walk_load.tolist() for batch in loader] for loader in (train, val)])
     assert drawn[0][0] != drawn[1][0]
     assert drawn[0][1] == drawn[1][1]
@@ -169,18 +171,18 @@ def test_redrawing_changes_training_walks_only(tiny):
 
 def test_walks_that_will_not_fit_into_memory_are_refused_early(tiny, monkeypatch):
     monkeypatch.setattr("pyg_topomask.run.data.loaders._GRAPHS_TOGETHER", 2)
-    monkeypatch.setattr("pyg_topomask.run.graphgps.model.sampling.available_mib", lambda: 1e-3)
+    monkeypatch.setattr("pyg_topomask.run.data.loaders.available_mib", lambda: 1e-3)
     config, done = load(tiny).config, []
     walks, dataset = build_sampling_transforms(config, 0), load_dataset(config.dataset)
     with pytest.raises(RunError, match=r"not fit into memory: 46 more graphs need .*num_walks"):
-        prepare(config, dataset, 0, walks, lambda *to: done.append(to))
+        prepare(source_of(config), dataset, 0, walks, lambda *to: done.append(to))
     assert ("walks, edges and trees", 2) not in done
     given = [Data(x=torch.ones(2**20, dtype=torch.float64))] * 3  # 8 MiB, which are there already
     drawn = [Data(x=given[0].x, walk=torch.ones(size * 2**20, dtype=torch.uint8)) for size in (1, 2, 3)]
-    monkeypatch.setattr("pyg_topomask.run.graphgps.model.sampling.available_mib", lambda: 20.5)
-    check_memory(config, given, drawn, remaining=10)
+    monkeypatch.setattr("pyg_topomask.run.data.loaders.available_mib", lambda: 20.5)
+    check_memory(source_of(config), given, drawn, remaining=10)
     with pytest.raises(RunError, match="11 more graphs need about 22 MiB, and 20 MiB are left; lower"):
-        check_memory(config, given, drawn, remaining=11)
+        check_memory(source_of(config), given, drawn, remaining=11)
 
 
 def test_training_graphs_of_an_evaluation_have_the_negatives_of_seed_0():
@@ -189,10 +191,11 @@ def test_training_graphs_of_an_evaluation_have_the_negatives_of_seed_0():
     task = Task("edge", "binary", 1, hits_at=50)
     dataset = LoadedDataset([graph] * 3, task, torch.arange(3).split(1), ResampleNegatives)
     config = {"dataset": {"format": "OGB", "name": "ogbl-collab"}, "seed": 4}
-    trained = prepare(load(config).config, dataset, 4, [])
+    trained = prepare(source_of(load(config).config), dataset, 4, [])
     assert trained.train[0].edge_label.tolist() == [1, 1]  # negatives are drawn when the graph is served
     evaluation = ["train.mode=inference-only", "pretrained.dir=finished"]
-    (evaluated,) = prepare(load(config, evaluation).config, dataset, 4, []).train
+    source = source_of(load(config, evaluation).config)
+    (evaluated,) = prepare(source, dataset, 4, [], inference=True).train
     assert evaluated.edge_label.tolist() == [1, 1, 0, 0]
     assert torch.equal(evaluated.edge_label_index, ResampleNegatives(0)(graph).edge_label_index)
 
@@ -204,8 +207,8 @@ def test_each_training_graph_is_evaluated_once_on_several_processes(tiny, monkey
         monkeypatch.setenv(name, value)
     for process in range(4):
         monkeypatch.setenv("RANK", str(process))
-        served += sum(batch.num_graphs for batch in evaluation_loaders(config, splits)[0])
+        served += sum(batch.num_graphs for batch in evaluation_loaders(source_of(config).serving, splits, 0)[0])
     assert served == len(splits.train) == 38
     monkeypatch.setenv("WORLD_SIZE", "40")
     with pytest.raises(RunError, match=r"the \w+ part has \d+ graphs for 40 processes"):
-        evaluation_loaders(config, splits)
+        evaluation_loaders(source_of(config).serving, splits, 0)

@@ -11,12 +11,12 @@ from torch_geometric.utils import to_dense_adj, to_undirected
 import pyg_topomask
 from pyg_topomask.run import run_config
 from pyg_topomask.run.commands.predict import predict
+from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.parts import Neighborhoods, clusters
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.formats import LoadedDataset
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.experiment import experiment_of
 from pyg_topomask.run.task import classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.transforms import AddRandomWalks
@@ -49,8 +49,8 @@ def ring_with_chords():
 def graph(monkeypatch):
     """A ring with chords and two classes, which is the data set of a run; a node's feature is its number."""
     found = ring_with_chords()
-    for module in ("runner", "commands.predict"):
-        monkeypatch.setattr(f"pyg_topomask.run.{module}.load_dataset", lambda data: LoadedDataset([found], NODES))
+    name = "pyg_topomask.run.graphgps.experiment.load_dataset"
+    monkeypatch.setattr(name, lambda data: LoadedDataset([found], NODES))
     return found
 
 
@@ -74,8 +74,8 @@ def seen(monkeypatch):
 
 def split_of(config, graph):
     """The loaders' parts of the split of a config."""
-    parsed = load(config).config
-    return parsed, prepare(parsed, LoadedDataset([graph], NODES), 0, build_sampling_transforms(parsed, 0))
+    source = experiment_of(load(config)).data
+    return source.serving, prepare(source, LoadedDataset([graph], NODES), 0, source.draws(0))
 
 
 def test_clusters_share_the_nodes_and_cut_few_edges(graph):
@@ -186,7 +186,7 @@ def test_parts_without_a_counted_node_are_left_out_and_processes_share_the_other
     shares = []
     for number in "01":
         monkeypatch.setenv("RANK", number)
-        shares.append([part.x.tolist() for part in evaluation_loaders(config, splits)[2]])
+        shares.append([part.x.tolist() for part in evaluation_loaders(config, splits, 0)[2]])
     assert [shares[i % 2][i // 2] for i in range(len(alone))] == alone
     monkeypatch.setenv("WORLD_SIZE", "40")
     for sampler, change in (("random_partition", r"raise train\.num_parts"), ("neighbor", r"lower train\.batch_size")):

@@ -68,10 +68,10 @@ class ParsedConfig:
         return f"{where}: {key}: {message}" if where else f"{key}: {message}"
 
 
-Source = str | Path | Mapping[str, Any] | Config
+ConfigSource = str | Path | Mapping[str, Any] | Config
 
 
-def load(source: Source, overrides: Sequence[str] = (), name: str = "config") -> ParsedConfig:
+def load(source: ConfigSource, overrides: Sequence[str] = (), name: str = "config") -> ParsedConfig:
     """Read a config from a file, a nested mapping or a :class:`Config`, apply overrides and validate it.
 
     Raises:

@@ -10,10 +10,10 @@ from pathlib import Path
 from torch_geometric import datasets as pyg
 
 from pyg_topomask import datasets as ours
+from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.errors import did_you_mean
 from pyg_topomask.run.graphgps.config.dataset import GENERATED, WITHOUT_STANDARD_SPLIT, DatasetConfig
 from pyg_topomask.run.graphgps.formats import clouds, graphs, ogb, own
-from pyg_topomask.run.graphgps.formats.base import LoadedDataset as LoadedDataset
 from pyg_topomask.run.graphgps.formats.graphs import GEOM_GCN, PLANETOID, CityNetwork, one_graph
 from pyg_topomask.run.task import Level, Task, classification
 

@@ -8,60 +8,22 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 import torch_geometric
-from torch.utils.data import ConcatDataset
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.cache import building, cache_dir, locked
 from pyg_topomask.fingerprint import stable_hash
+from pyg_topomask.run.data.loaded import LoadedDataset, joined
 from pyg_topomask.run.errors import MissingDataError, RunError
 from pyg_topomask.run.files import make_folder
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
-from pyg_topomask.run.task import PARTS, Parts, Task
+from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.tensor_files import only_data, reason_of
 
 Made = TypeVar("Made")
-
-
-@dataclass
-class LoadedDataset:
-    """A data set as its class returns it, before features, encodings and other splits.
-
-    Args:
-        graphs: The graphs.
-        task: What is predicted.
-        parts: Indices of the training, validation and test graphs if the data set defines them. A single graph has
-            masks instead.
-        resample: Makes, from a seed, the transform with ``set_epoch`` that is applied each time a training graph is
-            served.
-    """
-
-    graphs: Sequence[Data]
-    task: Task
-    parts: Parts | None = None
-    resample: Callable[[int], BaseTransform] | None = None
-
-    @property
-    def is_one_graph(self) -> bool:
-        """Whether the nodes of a single graph are the items that are split."""
-        return self.task.level == "node" and self.parts is None and len(self.graphs) == 1
-
-    def __len__(self) -> int:
-        return len(self.graphs)
-
-
-def joined(datasets: Sequence[Sequence[Data]]) -> tuple[Sequence[Data], Parts]:
-    """Training, validation and test sets as one sequence, with the indices of each."""
-    ends = torch.tensor([0, *(len(part) for part in datasets)]).cumsum(0).tolist()
-    train, val, test = (torch.arange(start, end) for start, end in pairwise(ends))
-    return ConcatDataset(datasets), (train, val, test)  # type: ignore[arg-type, return-value]
 
 
 @dataclass(frozen=True)
@@ -187,17 +149,3 @@ def reading(name: str, advice: str) -> Iterator[None]:
             raise RunError(f"the cache folder {cache_dir()} cannot be written to: {error.strerror}") from error
         reason = f"{type(error).__name__}: {reason_of(error)}"
         raise RunError(f"{name} could not be read: {reason}. {advice}") from error
-
-
-def need(package: str, why: str) -> Any:
-    """Import an optional package.
-
-    Raises:
-        RunError: If it is missing; the message gives the command that installs it.
-    """
-    try:
-        return import_module(package)
-    except ImportError as error:
-        top = package.partition(".")[0]
-        source = {"sklearn": "scikit-learn"}.get(top, top)
-        raise RunError(f"{why} needs {error.name or top}, which is not installed: pip install {source}") from error

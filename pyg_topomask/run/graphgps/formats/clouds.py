@@ -10,8 +10,10 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import S3DIS, ShapeNet
 from torch_geometric.transforms import BaseTransform
 
+from pyg_topomask.run.data.loaded import LoadedDataset, joined
+from pyg_topomask.run.errors import need
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
-from pyg_topomask.run.graphgps.formats.base import LoadedDataset, Raw, from_parts, from_raw, joined, need
+from pyg_topomask.run.graphgps.formats.base import Raw, from_parts, from_raw
 from pyg_topomask.run.task import Task, classification
 
 SHAPES = classification(

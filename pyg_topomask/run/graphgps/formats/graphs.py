@@ -15,8 +15,10 @@ from torch_geometric.utils import one_hot
 
 from pyg_topomask import __version__
 from pyg_topomask.datasets import DigitsDataset
+from pyg_topomask.run.data.loaded import LoadedDataset
+from pyg_topomask.run.errors import need
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
-from pyg_topomask.run.graphgps.formats.base import LoadedDataset, Raw, cached, from_parts, from_raw, need
+from pyg_topomask.run.graphgps.formats.base import Raw, cached, from_parts, from_raw
 from pyg_topomask.run.task import PARTS, Task, classification
 
 CANVAS = {"plain": 8, "shifted": 16, "plain-positions": 8, "shifted-positions": 16}

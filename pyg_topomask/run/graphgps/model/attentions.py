@@ -59,11 +59,6 @@ def _takes_mask(name: str) -> bool:
     return MASK_KEY in EVERY_ATTENTION[name].config_keys.values()
 
 
-def layers_text(layer_type: str, mask: str | None) -> str:
-    """Layers and mask for messages, such as ``GCN+Masked with topomask.mask heat``."""
-    return f"{layer_type} with topomask.mask {mask}" if mask else layer_type
-
-
 def build_attention(config: Config, name: str, layer: int = 0) -> Attention:
     """The attention of that name, for one layer."""
     arguments = attention_arguments(config, name, layer)

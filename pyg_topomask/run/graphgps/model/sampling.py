@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
-from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn.graph_attributes import requirements_of
-from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.model.attentions import (
     argument_keys,
     built_attentions,
-    layers_text,
     mask_arguments,
-    mask_of,
     masks_of,
 )
-from pyg_topomask.run.process_memory import available_mib
 from pyg_topomask.transforms import that_add
 
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "lengths", "scheme", "independent", "diagonal", "num_tables")
@@ -60,41 +52,6 @@ def _settings(config: Config, seed: int) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def refusing_graphs(config: Config) -> Iterator[None]:
-    """Report a graph that a transform or a layer refuses as a :class:`RunError` with the layers' names and a key."""
-    try:
-        yield
-    except ValueError as error:
-        name = layers_text(config.gt.layer_type, mask_of(config))
-        message = f"{name}: a graph of {config.dataset.name} does not fit: {error}{_key_to_set(str(error), config)}"
-        raise RunError(message) from error
-
-
-def check_memory(config: Config, given: Sequence[Data], drawn: Sequence[Data], remaining: int) -> None:
-    """Refuse walks, edges and trees that will not fit into memory; the system would end the process without a message.
-
-    Args:
-        config: The config.
-        given: Some graphs of the data set.
-        drawn: The same graphs after the transforms.
-        remaining: Number of graphs that have none of these attributes yet.
-
-    Raises:
-        RunError: If those of the remaining graphs will take more memory than is left.
-    """
-    pairs = zip(given, drawn)
-    added = (value for old, new in pairs for key, value in new.to_dict().items() if key not in old)
-    size = sum(value.nbytes for value in added if isinstance(value, Tensor)) / 2**20 / max(len(drawn), 1)
-    needed, left = size * remaining, max(available_mib(), 0.0)
-    if needed > left:
-        raise RunError(
-            f"{layers_text(config.gt.layer_type, mask_of(config))}: walks, edges and trees of {config.dataset.name} do "
-            f"not fit into memory: {remaining} more graphs need about {needed:,.0f} MiB, and {left:,.0f} MiB are "
-            "left; lower topomask.num_walks or prep.exp_deg, or choose another mask"
-        )
-
-
 def key_in(message: str, config: Config) -> str | None:
     """The key of the setting that a message mentions first, or None."""
     arguments = [*((name, f"topomask.{name}") for name in WALK_KEYS), *argument_keys(config)]
@@ -103,7 +60,7 @@ def key_in(message: str, config: Config) -> str | None:
     return named[min(named)] if named else None
 
 
-def _key_to_set(message: str, config: Config) -> str:
+def key_to_set(message: str, config: Config) -> str:
     if "to_undirected" in message:
         return " (in configs, dataset.to_undirected: true)"
     key = key_in(message, config)

@@ -13,11 +13,8 @@ from pyg_topomask.nn import MASK, POSITIONAL_ENCODERS
 from pyg_topomask.run.data.loaders import loaders, prepare
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.config.schema import all_keys, keys
-from pyg_topomask.run.graphgps.formats import load_dataset
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
-from pyg_topomask.run.graphgps.pretrained import load_pretrained
+from pyg_topomask.run.graphgps.experiment import experiment_of
 from pyg_topomask.run.graphgps.unused import Conditions
-from pyg_topomask.run.runner import _seed_runs
 from pyg_topomask.run.training import trainer as trainers
 from pyg_topomask.run.training.callbacks import early_stopping
 from pyg_topomask.run.training.lightning_module import build_module
@@ -199,26 +196,27 @@ def numbers_of(batch):
 
 def stages(parsed, monkeypatch):
     """What a config leads to, in parts that take more and more time: texts, and lists of numbers."""
-    config = parsed.config
-    run = _seed_runs(config, Path(parsed.name), "", 1)
+    experiment = experiment_of(parsed)
+    source, training = experiment.data, experiment.training
     monkeypatch.setattr(trainers.pl, "Trainer", lambda **settings: settings | {"plugins": None})
     stopping = [
-        {k: v for k, v in vars(x).items() if k in ("monitor", "mode", "patience")} for x in early_stopping(config)
+        {k: v for k, v in vars(x).items() if k in ("monitor", "mode", "patience")} for x in early_stopping(training)
     ]
-    yield str([config.out_dir, [vars(x) | {"config": None} for x in run], trainers.build_trainer(config), stopping])
-    yield str([
-        trainers.device_problems(config.model_copy(update={"accelerator": config.accelerator})),
-        config.train.ckpt_period,
-    ])  # fmt: skip
+    place = experiment.out, experiment.name, experiment.seed, experiment.splits
+    yield str([place, trainers.build_trainer(training), stopping])
+    yield str(
+        [
+            trainers.device_problems(training),
+            training.ckpt_period,
+        ]
+    )
     notes = []
-    yield str([trainers.loggers_of(config, "x", "y", notes.append), notes])
-    sampling = build_sampling_transforms(config, config.seed)
-    splits = prepare(config, load_dataset(config.dataset), config.seed, sampling, cache=False)
-    train, val, _ = loaders(config, splits, config.seed)
+    yield str([experiment._loggers(Path("x"), "y", notes.append), notes])
+    drawn, inference = source.draws(experiment.seed), training.inference
+    splits = prepare(source, source.load(), experiment.seed, drawn, cache=False, inference=inference)
+    train, val, _ = loaders(source.serving, splits, experiment.seed)
     torch.manual_seed(0)
-    module = build_module(config, splits)
-    if config.pretrained.dir:
-        load_pretrained(module.model, config)
+    module = build_module(experiment.build, training, source, splits)
     made = module.configure_optimizers()
     optimizer = made["optimizer"] if isinstance(made, dict) else made
     yield str([type(optimizer), [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]])

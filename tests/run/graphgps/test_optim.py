@@ -5,7 +5,7 @@ import torch
 
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.model.build import build_model
-from pyg_topomask.run.training.optim import OPTIMIZERS, build_optimizer, build_scheduler, learning_rate_factor
+from pyg_topomask.run.graphgps.optim import OPTIMIZERS, build_optimizer, build_scheduler, learning_rate_factor
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 

@@ -1,0 +1,88 @@
+"""Reading the results of runs in an output folder."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from pyg_topomask.run.errors import RunError
+
+_SEED_FOLDER = re.compile(r"\d+(-split\d+)?", re.ASCII)
+"""Name of the folder of a seed, or of a split of it."""
+
+
+# Undefined metrics are ``null`` in the file, because JSON has no NaN.
+_Metric = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+
+
+class _Result(BaseModel):
+    """The keys of ``result.json`` that a summary needs."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    seed: int
+    split_index: int | None = None
+    metrics: dict[str, _Metric]
+    best_epoch: int
+    epochs: int
+    wall_time_s: float
+    num_parameters: int
+    peak_memory_mib: float | None
+    peak_cuda_mib: float | None
+    graphs_or_nodes: dict[str, int] | None = None
+    environment: dict[str, str | int | None] | None = None
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The result of one seed; None if it is not finished.
+
+    Raises:
+        RunError: If the file is damaged.
+    """
+    path = folder / "result.json"
+    if not path.exists():
+        return None
+    try:
+        return _Result.model_validate_json(path.read_bytes()).model_dump()
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = " ".join([*map(str, first["loc"]), first["msg"].lower()])
+        raise RunError(f"{path} is damaged ({reason}); delete it to run that seed again") from None
+
+
+def unfinished_note(folder: Path) -> str | None:
+    """The note for readers of a seed's weights if its training has not finished; None if it has."""
+    is_training = any((folder / name).exists() for name in ("last.ckpt", "metrics.csv"))
+    if (folder / "result.json").exists() or not is_training:  # a shared model has no such files
+        return None
+    return f"note: the run in {folder} is not finished; its weights are those of its best epoch so far"
+
+
+def seed_folders(folder: Path) -> list[Path]:
+    """The folders of a config's seeds and splits by their numbers; others, such as copies, are left out."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    seeds = (path for path in found if _SEED_FOLDER.fullmatch(path.name))
+    return sorted(seeds, key=lambda path: (len(path.name), path))
+
+
+def read_results(folder: Path) -> dict[Path, dict[str, Any]]:
+    """The results of all finished seeds of a config by their folders, sorted by seed and split.
+
+    Raises:
+        RunError: If one is damaged, or two are of the same seed, as copies of a folder are.
+    """
+    found = {path: result for path in seed_folders(folder) if (result := read_result(path)) is not None}
+    results = dict(sorted(found.items(), key=lambda item: seed_and_split(item[1])))
+    if len({seed_and_split(result) for result in results.values()}) < len(results):
+        raise RunError(f"{folder} contains a seed twice: {', '.join(map(str, results))}; delete one of the folders")
+    return results
+
+
+def seed_and_split(result: Mapping[str, Any]) -> tuple[int, int]:
+    """The seed and the number of the split, which together identify a result of a config."""
+    return result["seed"], result["split_index"] or 0

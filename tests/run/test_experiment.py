@@ -1,0 +1,136 @@
+"""Experiments that are made in Python: own data, model and loss, Lightning's loggers and callbacks."""
+
+import json
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
+from torch_geometric.data import Data
+
+from pyg_topomask.nn import GPSModel, GRFAttention
+from pyg_topomask.run import Experiment, RunError, Serving, Source, Split, Task, Training, run_config
+from pyg_topomask.run.graphgps import read
+from pyg_topomask.run.training.checkpoint import model_weights
+from pyg_topomask.tensor_files import load_tensors
+from pyg_topomask.transforms import AddRandomWalks
+
+RING = torch.stack([torch.arange(6).repeat(2), torch.cat([torch.arange(6).roll(1), torch.arange(6).roll(-1)])])
+
+
+def graphs():
+    x = torch.randn(30, 6, 3, generator=torch.Generator().manual_seed(0))
+    return [Data(x=one, edge_index=RING, y=torch.stack([one.sum(), 10 * one[:, 0].mean()])) for one in x]
+
+
+def build(sizes):
+    attn = lambda layer: GRFAttention(8, heads=2)  # noqa: E731
+    return GPSModel(sizes.in_channels, 8, sizes.out_channels, 1, attn=attn, pool="add", dropout=0.1)
+
+
+def call(model, batch):
+    return model(batch.x, batch.edge_index, batch.batch, graph=batch)
+
+
+def double_l1(prediction, target):
+    return 2 * (prediction - target).abs().mean()
+
+
+def experiment(**more):
+    walks = lambda seed: [AddRandomWalks(seed=seed)]  # noqa: E731
+    data = Source(graphs, Task("graph", "regression", 1), draws=walks, serving=Serving(batch_size=8, redraw=1))
+    training = Training(loss=double_l1, metric="mae", epochs=4, ckpt_period=1)
+    parts = {"data": data, "build": build, "training": training, "name": "own", "call": call}
+    return Experiment(**parts | more)
+
+
+class Seen(Callback):
+    """Records epochs, and ends the program in one of them."""
+
+    def __init__(self, stop=None):
+        self.epochs, self.stop = [], stop
+
+    def on_validation_end(self, trainer, pl_module):
+        self.epochs.append(trainer.current_epoch)
+        if trainer.current_epoch == self.stop:
+            raise InterruptedError("pruned")
+
+
+def weights(folder):
+    return model_weights(load_tensors(folder / "best.ckpt"))
+
+
+def test_own_model_and_loss_are_trained_and_scored(tmp_path):
+    summary = experiment().run(tmp_path)
+    folder, made = tmp_path / "own" / "0", graphs()
+    split = torch.randperm(30, generator=torch.Generator().manual_seed(0))[27:].sort().values
+    model = build(type("Sizes", (), {"in_channels": 3, "out_channels": 2})).eval()
+    model.load_state_dict(weights(folder))
+    walked = [AddRandomWalks(seed=0)(made[i]) for i in split.tolist()]
+    with torch.no_grad():
+        error = torch.stack([model(g.x, g.edge_index, graph=g).view(2) - g.y for g in walked]).abs().mean()
+    assert summary["metrics"]["test_mae"]["mean"] == pytest.approx(float(error), rel=1e-5)
+    assert summary["metrics"]["test_loss"]["mean"] == pytest.approx(2 * float(error), rel=1e-5)
+    assert {path.name for path in folder.iterdir()} >= {"experiment.json", "metrics.csv", "result.json", "best.ckpt"}
+
+
+def test_objects_serve_one_run_and_functions_of_the_seed_several(tmp_path):
+    seen, made = Seen(), {}
+    experiment().run(tmp_path / "a", loggers=[CSVLogger(tmp_path, "log")], callbacks=[seen])
+    assert seen.epochs == [0, 1, 2, 3]
+    assert "val_mae" in next(tmp_path.glob("log/*/metrics.csv")).read_text()
+    many = lambda seed: made.setdefault(seed, Seen())  # noqa: E731
+    experiment(seed=3).run(
+        tmp_path / "b", repeat=2, callbacks=many, loggers=[lambda seed: CSVLogger(tmp_path, f"{seed}")]
+    )
+    assert {seed: len(one.epochs) for seed, one in made.items()} == {3: 4, 4: 4}
+    assert len([*tmp_path.glob("[34]/*/metrics.csv")]) == 2
+    with pytest.raises(RunError, match="2 runs cannot share loggers or callbacks: give functions of the seed"):
+        experiment().run(tmp_path / "c", repeat=2, callbacks=[Seen()])
+
+
+def test_a_run_that_a_callback_ended_resumes_and_equals_an_undisturbed_one(tmp_path):
+    whole = experiment().run(tmp_path / "whole")
+    with pytest.raises(InterruptedError, match="pruned"):
+        experiment().run(tmp_path / "cut", callbacks=[Seen(stop=2)])
+    seen = Seen()
+    assert experiment().run(tmp_path / "cut", callbacks=[seen])["metrics"] == whole["metrics"]
+    assert seen.epochs == [2, 3]
+    one, other = (weights(tmp_path / name / "own" / "0") for name in ("whole", "cut"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_another_experiment_does_not_get_into_the_same_folder(tmp_path):
+    experiment(settings={"width": 8}).run(tmp_path)
+    with pytest.raises(
+        RunError, match=r"other experiment \(settings is \{'width': 8\} there and \{'width': 9\} here\)"
+    ):
+        experiment(settings={"width": 9}).run(tmp_path)
+    assert experiment(settings={"width": 8}, seed=1).run(tmp_path)["seeds"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": Training(loss="cross_entropy")}, "cross_entropy needs classes, and the task is regression"),
+        ({"training": Training(loss="l1", metric="auc")}, "the task has no 'auc'; there are .*mae"),
+        ({"data": Source(graphs)}, r"the data need a 'task'"),
+        ({"data": Source([], Task("graph", "regression", 1))}, "a list of them that is not empty"),
+        ({"data": Source(graphs, Task("graph", "regression", 1), split=Split("cv-kfold-40"))}, "40 folds need"),
+    ],
+)
+def test_what_does_not_fit_is_said(tmp_path, changes, message):
+    with pytest.raises(RunError, match=message):
+        experiment(**changes).run(tmp_path)
+
+
+def test_a_config_is_read_into_an_experiment(tiny, tmp_path):
+    found = read(tiny, ["optim.max_epoch=2", "train.batch_size=24"])
+    assert (found.training.epochs, found.data.serving.batch_size, found.name) == (2, 24, "config")
+    seen = Seen()
+    summary = found.run(tmp_path / "a", callbacks=[seen])
+    other = run_config(tiny, tmp_path / "b", overrides=["optim.max_epoch=2", "train.batch_size=24"])
+    assert summary["metrics"] == other["metrics"]
+    assert seen.epochs == [0, 1]
+    result = json.loads((tmp_path / "a" / "config" / "0" / "result.json").read_text())
+    assert result["epochs"] == 2
