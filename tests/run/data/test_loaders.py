@@ -103,6 +103,7 @@ def test_features_where_there_are_none_and_dummy_edges(tu_folder, tmp_path, monk
 
 def test_feature_options(tiny):
     walks = ["posenc_RWSE.enable=true", "posenc_RWSE.kernel.times=[1, 2]", "posenc_RWSE.dim_pe=4"]
+    walks.append("posenc_RWSE.model=Linear")
     for encoder, width in (("Constant", 1), ("RWSE+Constant", 1), ("Constant + RWSE", 1), ("Constant", 5)):
         more = (walks if "RWSE" in encoder else []) + [f"dataset.node_encoder={str(width == 1).lower()}"]
         assert parts_of(load(tiny, [f"dataset.node_encoder_name={encoder}", *more]).config).in_channels == width

@@ -99,7 +99,7 @@ REFUSED = {
     "dataset.split_mode": ["dataset.split_mode=random"],
     "dataset.node_encoder_name": [
         "dataset.node_encoder_name=LinearNode+RWSE", "posenc_RWSE.enable=true",
-        "posenc_RWSE.kernel.times_func=range(1,5)", "gt.dim_hidden=32",
+        "posenc_RWSE.kernel.times_func=range(1,5)", "gt.dim_hidden=32", "posenc_RWSE.model=Linear",
     ],
 }  # fmt: skip
 
