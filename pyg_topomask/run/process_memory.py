@@ -20,12 +20,6 @@ def resident_mib() -> float:
     return psutil.Process().memory_info().rss / 2**20
 
 
-def own_mib() -> float:
-    """Resident memory of this process without that of mapped files, which psutil tells on Linux only."""
-    memory = psutil.Process().memory_info()
-    return (memory.rss - getattr(memory, "shared", 0)) / 2**20
-
-
 def available_mib() -> float:
     """Memory that a process may still take: of the machine, or of its container, which psutil does not read."""
     found = psutil.virtual_memory().available
