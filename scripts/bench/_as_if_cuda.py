@@ -6,6 +6,7 @@ call of an ATen operator on them, in forward and backward passes, computes it on
 - raises `WrongDeviceError` if a call mixes tensors of both devices, or if a kernel of Triton cannot take its arguments;
 - counts the kernels that CUDA launches, with a fixed number for each operator (`KERNELS`, otherwise 1; views launch
   none), so that the total is an estimate;
+- adds up the bytes of what kernels read and write (``moved``), each argument and result once;
 - counts the calls after which the host waits: copies to the host and blocking copies from it, and operators whose
   result has a size that depends on values.
 
@@ -19,6 +20,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from math import prod
 from typing import Any
 from unittest.mock import patch
 
@@ -30,8 +32,10 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from pyg_topomask.ops import sparse, triton_support
 from pyg_topomask.ops.attention import full_softmax
+from pyg_topomask.ops.attention.engines.blocks_triton import BlockMeansTriton
 from pyg_topomask.ops.attention.engines.pairs_triton import PairSums
 from pyg_topomask.ops.native import loader, op
+from pyg_topomask.ops.native.op import CompiledOp
 from pyg_topomask.ops.topk import triton as topk_triton
 
 DEVICE = torch.device("cuda:7")  # what is stored for a device is not found by code that runs on a real GPU
@@ -98,11 +102,13 @@ class AsIfCuda(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.launches, self.waits, self.kernels = Counter[str](), Counter[str](), list[tuple[Any, ...]]()
+        self.moved = 0
         self._stack = ExitStack()
 
     def clear(self) -> None:
         """Count from 0 on."""
         self.launches.clear(), self.waits.clear()
+        self.moved = 0
 
     def __enter__(self) -> AsIfCuda:
         for holder, name, value in (
@@ -111,7 +117,8 @@ class AsIfCuda(TorchDispatchMode):
             (loader, "is_traced", lambda: False),
             (op, "_ORDINARY", (*op._ORDINARY, OnCuda)),
             (triton_support, "launch", self._launch_triton),
-            (PairSums, "run", self._run_pairs(PairSums.run)),
+            (PairSums, "run", self._run_twin(PairSums.run)),
+            (BlockMeansTriton, "run", self._run_twin(BlockMeansTriton.run)),
             (sparse, "_csr_tensor", _csr_tensor(sparse._csr_tensor)),
             (full_softmax, "scaled_dot_product_attention", _attend),
             (functional, "dropout", _drop),
@@ -138,6 +145,8 @@ class AsIfCuda(TorchDispatchMode):
         if to_cuda:
             kwargs["device"] = torch.device("cpu")
         out = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
+        if not (func.is_view or name in FREE):
+            self.moved += sum(map(_bytes, [*given, *tree_leaves(out)]))
         if name == "copy_" and not isinstance(given[0], OnCuda):
             return out
         return tree_map_only(Tensor, lambda x: made[id(x)] if id(x) in made else OnCuda(x), out)
@@ -177,7 +186,7 @@ class AsIfCuda(TorchDispatchMode):
     def _launch_triton(
         self, module: str, name: str, grid: Any, arguments: Any, constants: Any, num_warps: int = 4
     ) -> None:
-        """In place of a launch: check what Triton would, and search by torch. `PairSums` gets its results later."""
+        """In place of a launch: check what Triton would, and search by torch. Operations get their results later."""
         for x in arguments:
             if isinstance(x, Tensor) and not isinstance(x, OnCuda):
                 raise WrongDeviceError(f"the kernel {name} is given a CPU tensor of shape {list(x.shape)}")
@@ -189,21 +198,24 @@ class AsIfCuda(TorchDispatchMode):
         self.kernels.append((module, name, arguments, constants, num_warps))
         if 0 not in grid:
             self.launches[f"triton {name}"] += 1
+            self.moved += sum(map(_bytes, arguments))
         if name == "search_block":
             _search(*(_inner(x) for x in arguments[:4]), arguments[-1])
 
-    def _run_pairs(self, run: Any) -> Any:
-        def run_and_fill(engine: PairSums, inputs: Any, results: Any, grads: Any = (), room: Any = ()) -> None:
-            run(engine, inputs, results, grads, room)
+    def _run_twin(self, run: Any) -> Any:
+        def run_and_fill(op: CompiledOp, inputs: Any, results: Any, grads: Any = (), room: Any = ()) -> None:
+            run(op, inputs, results, grads, room)
             with _disable_current_modes(), torch.enable_grad():
                 given = [_inner(x) for x in inputs]
-                first = [x if x is None else x.detach().requires_grad_() for x in given[: engine.differentiable]]
-                out, _ = engine.twin(*first, *given[engine.differentiable :])
+                first = [x if x is None else x.detach().requires_grad_() for x in given[: op.differentiable]]
+                made = op.twin(*first, *given[op.differentiable :])
                 if not grads:
-                    _inner(results[0]).copy_(out.detach())
+                    for result, x in zip(results, made):
+                        _inner(result).copy_(x.detach())
                     return
                 wanted = [(x, _inner(space)) for x, space in zip(first, room) if space is not None]
-                found = torch.autograd.grad(out, [x for x, _ in wanted], _inner(grads[0]))
+                outs, of_outs = zip(*((x, _inner(grad)) for x, grad in zip(made, grads) if x.requires_grad))
+                found = torch.autograd.grad(outs, [x for x, _ in wanted], of_outs)
                 for (_, space), grad in zip(wanted, found):
                     space.copy_(grad)
 
@@ -224,6 +236,16 @@ def to_cuda(module: Module) -> Module:
 
 def _inner(x: Any) -> Any:
     return x.inner if isinstance(x, OnCuda) else x
+
+
+def _bytes(x: Any) -> int:
+    """Bytes of the distinct numbers of a tensor."""
+    x = _inner(x)
+    if not isinstance(x, Tensor):
+        return 0
+    if x.layout == torch.sparse_csr:
+        return sum(map(_bytes, (x.crow_indices(), x.col_indices(), x.values())))
+    return x.element_size() * prod(size for size, stride in zip(x.shape, x.stride()) if stride or not size)
 
 
 def _csr_tensor(make: Any) -> Any:

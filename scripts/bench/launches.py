@@ -1,4 +1,4 @@
-"""What one training step asks of a GPU: kernels that are launched, and times that the host waits. It needs no GPU.
+"""What one training step asks of a GPU: kernels, bytes that they read and write, waits of the host. It needs no GPU.
 
 A step is a forward and a backward pass of four GPS layers (GINEConv and an attention, batch norm, feed-forward part) on
 a new batch of 128 graphs of 12 to 34 nodes, clipping and AdamW. Launches are an estimate: see `_as_if_cuda`. "Masked:"
@@ -125,12 +125,12 @@ def main() -> None:
     options.add_argument("--json", type=Path, help="file of the report")
     given = options.parse_args()
     warnings.simplefilter("ignore")  # torch says that there is no CUDA
-    print(f"{'one step':22} {'launches':>8} {'waits':>6}")
+    print(f"{'one step':22} {'launches':>8} {'waits':>6} {'MB':>6}")
     report: dict[str, Any] = {}
     for name in given.only:
         gpu, _ = step_of(name, graphs_of(name))
-        report[name] = {"launches": gpu.launches.total(), "waits": gpu.waits.total()}
-        print(f"{name:22} {report[name]['launches']:8d} {report[name]['waits']:6d}", flush=True)
+        report[name] = {"launches": gpu.launches.total(), "waits": gpu.waits.total(), "bytes": gpu.moved}
+        print(f"{name:22} {gpu.launches.total():8d} {gpu.waits.total():6d} {gpu.moved / 1e6:6.0f}", flush=True)
         if given.sites:
             for place, count in [*gpu.waits.most_common(), *gpu.launches.most_common(15)]:
                 print(f"    {count:5d} {place}")

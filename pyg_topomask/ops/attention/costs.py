@@ -23,6 +23,8 @@ COSTS: dict[str, dict[str, dict[str, float]]] = {
         "pairs_triton": {"call": 2400000.0, "listed": 4.3},
         "pairs": {"call": 6800000.0, "listed": 1.6, "pair": 1.9},
         "parts": {"call": 500000.0, "listed": 20.0, "pair": 30.0, "number": 1.0},
+        # Not measured: the calls of `pairs_triton`, and half of the instructions that a GPU can issue.
+        "blocks_triton": {"call": 2400000.0, "size": 300000.0, "made": 0.0067, "pair": 0.012, "number": 0.00045},
         "blocks": {"call": 3100000.0, "size": 1200000.0, "made": 0.0067, "pair": 0.1},
         "factored": {"call": 7900000.0, "number": 0.46},
         "dense": {"call": 1800000.0, "made": 0.019, "formed": 2900000.0},

@@ -16,6 +16,7 @@ from pyg_topomask.ops.attention.costs import estimate
 from pyg_topomask.ops.attention.engines import (
     blocks,
     blocks_cpp,
+    blocks_triton,
     dense,
     factored,
     pairs,
@@ -60,6 +61,9 @@ ENGINES = {
     "pairs": Engine("pairwise", pairs.refuses, Problem.pair_work, pairs.attend),
     "parts": Engine("pairwise", parts.refuses, parts.work, parts.attend),
     "blocks_cpp": Engine("blocks", blocks_cpp.refuses, Problem.block_work, blocks_cpp.attend, blocks_cpp.with_size),
+    "blocks_triton": Engine(
+        "blocks", blocks_triton.refuses, Problem.block_work, blocks_triton.attend, blocks_triton.with_size
+    ),
     "blocks": Engine("blocks", blocks.refuses, partial(Problem.block_work, kept_pairs=True), blocks.attend),
     "factored": Engine("factored", factored.refuses, factored.work, factored.attend),
     "dense": Engine("dense", dense.refuses, dense.work, dense.attend),

@@ -58,7 +58,7 @@ def test_every_refusal_has_its_reason():
     q, k, v = features(Kernel("linear"), 17)
     assert explain(q, k, v, grf)["parts"] == "all pairs can be listed together"
     assert "without signs" in explain(q, k, v, grf, normalizer="signed")["pairs_cpp"]
-    assert "on CUDA (got cpu)" in explain(q, k, v, grf)["pairs_triton"]
+    assert all("on CUDA (got cpu)" in explain(q, k, v, grf)[f"{name}_triton"] for name in ("pairs", "blocks"))
 
 
 def test_compiled_code_refuses_what_it_does_not_compute(monkeypatch):

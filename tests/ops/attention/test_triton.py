@@ -1,4 +1,4 @@
-"""Attention on pairs by Triton's kernels, in its interpreter where there is no GPU.
+"""Attention on pairs and in blocks by Triton's kernels, in its interpreter where there is no GPU.
 
 The interpreter takes 0.01 to 0.05 s for a row and a head, so that patterns are tiny.
 """
@@ -9,13 +9,14 @@ import torch
 from pyg_topomask.operators import SparseOperator
 from pyg_topomask.ops import triton_support
 from pyg_topomask.ops.attention import plan
-from pyg_topomask.ops.attention.engines import pairs_triton
+from pyg_topomask.ops.attention.block_means import block_means
+from pyg_topomask.ops.attention.engines import blocks_triton, pairs_triton
 from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _pair_sums
 from pyg_topomask.ops.attention.kernels import EdgeVectors
 from pyg_topomask.ops.attention.mask import PatternMask
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.sparse import Pattern
-from tests.ops.attention.cases import KERNELS, Mask, draw, problem_of, reference, remade, small_masks
+from tests.ops.attention.cases import KERNELS, MASKS, Mask, draw, problem_of, reference, remade, small_masks
 from tests.ops.compare import with_gradients
 
 pytest.importorskip("triton", reason="Triton is only published for Linux")
@@ -32,13 +33,13 @@ def calls(monkeypatch):
     return calls
 
 
-def check(kernel, mask, dtype=torch.float64, tolerance=1e-10, **sizes):
+def check(kernel, mask, dtype=torch.float64, tolerance=1e-10, engine=pairs_triton, **sizes):
     """The engine gives the outputs and gradients of the definition in float64."""
     problem, inputs = problem_of(kernel, mask, **sizes)
     wanted = with_gradients(reference(problem), inputs)
     given = [x.detach().to(DEVICE, dtype).requires_grad_() for x in inputs]
     batch = mask.batch.to(DEVICE)
-    found = with_gradients(pairs_triton.attend(remade(kernel, mask._replace(batch=batch), *given)), given)
+    found = with_gradients(engine.attend(remade(kernel, mask._replace(batch=batch), *given)), given)
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a.cpu().double(), b, rtol=tolerance, atol=tolerance * max(1, float(b.abs().max())))
     return found
@@ -184,3 +185,51 @@ def test_graphs_do_not_mix_and_nan_is_not_hidden(name):
         found.append([x[:3] for x in (out, *grads)])
         assert spoil == spoil or out[3:].isnan().all()
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
+
+
+BLOCKS = [x for x in block_means.examples() if x[3] is not None]
+"""Blocks that heads or graphs share, with and without signs and errors, of graphs of several tiles, and of none."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_blocks_equal_plain_torch(number, dtype, monkeypatch):
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    arrays = [x if x is None else x.to(DEVICE, dtype) for x in BLOCKS[number][:6]]
+    moving = [x.requires_grad_() for x in arrays[:5] if x is not None]
+    results = []
+    for op in (blocks_triton._block_means, block_means):
+        out, size, *_ = op(*arrays, *BLOCKS[number][6:8], 1.0, 0)
+        loss = out.sin().sum() + ((size * out.detach()[..., 0]).sum() if size.requires_grad else 0)
+        results.append([out, size, *torch.autograd.grad(loss, moving)])
+    for a, b in zip(*results, strict=True):
+        tolerance = (1e-11 if dtype == torch.float64 else 2e-5) * max([1.0, *b.detach().abs().flatten().tolist()])
+        torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["heat", "series", "low_rank", "forest", "tree_heads", "toeplitz_heads"])
+def test_blocks_equal_the_definition(name):
+    if DEVICE == "cuda":
+        pytest.skip("the masks of the cases lie on CPU")
+    check(KERNELS["linear"], MASKS[name], engine=blocks_triton)
+
+
+def test_blocks_of_other_graphs_change_no_bit_and_nan_is_not_hidden():
+    torch.manual_seed(0)
+    table, found = torch.tensor([[0, 5, 0, 10], [5, 10, 100, 10]]), []
+    given = [torch.rand(15, 2, size, device=DEVICE) for size in (3, 3, 2)] + [torch.randn(2, 200, device=DEVICE)]
+    for spoil in (1.0, 1e6, torch.nan):
+        q, k, v, entry = (torch.cat([x[:, :100], spoil * x[:, 100:]], 1) if x.dim() == 2 else x.clone() for x in given)
+        q[5:] *= spoil
+        moving = [x.requires_grad_() for x in (q, k, v)]
+        out = blocks_triton._block_means(*moving, entry, entry.detach().abs(), None, table, True, 1.0, 0)[0]
+        found.append([out[:5], *(x[:5] for x in torch.autograd.grad(out[:5].sum(), moving))])
+        assert spoil == spoil or out[5:].isnan().all()
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
+
+
+def test_blocks_refuse_what_they_do_not_serve():
+    q = torch.ones(2, 1, 4)
+    refuses, rest = blocks_triton._block_means.refuses, (q, q, None, None, None, torch.tensor([[0, 2, 0, 2]]), True)
+    assert "all keys under a mask" in refuses(q, *rest, 1.0, 1)
+    assert "more than 160 numbers" in refuses(q, q, torch.ones(2, 1, 200))
