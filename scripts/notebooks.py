@@ -2,7 +2,8 @@
 
     python scripts/notebooks.py         # all; or the paths of some
 
-No kernel is needed: the cells are plain Python. They run one after the other in a temporary folder.
+No kernel is needed: the cells are plain Python, but for lines that begin with %. They run one after the other in a
+temporary folder.
 """
 
 import argparse
@@ -29,7 +30,8 @@ def run(notebook: dict[str, Any]) -> dict[str, Any]:
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(cells, start=1):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+            source = "".join(line for line in cell["source"] if not line.startswith("%"))  # such as %pip install
+            exec(compile(source, f"cell {number}", "exec"), names)
         cell["execution_count"], cell["outputs"] = number, []
         if text := printed.getvalue():
             cell["outputs"].append({"name": "stdout", "output_type": "stream", "text": text.splitlines(keepends=True)})

@@ -42,3 +42,23 @@ def test_masks(script, in_folder):
     names = script.run(notebook)
     assert names["errors"][-1] < names["errors"][0]  # 256 walks and 4
     assert kinds(notebook) == stored
+
+
+def test_swap_one_word(script, in_folder):
+    notebook = read(script, "swap_one_word")
+    stored = kinds(notebook)
+    cell = next(cell for cell in notebook["cells"] if "num_graphs, " in cell["source"][0])
+    assert cell["source"][0] == "num_graphs, num_nodes, num_epochs = 96, 64, 8\n"
+    cell["source"][0] = "num_graphs, num_nodes, num_epochs = 8, 16, 1\n"
+    names = script.run(notebook)
+    assert len(names["rows"]) == 11
+    hops, _, errors = zip(*names["rows"].values())
+    assert all(0 < reach < 16 for reach in hops)
+    assert all(error > 0 for error in errors)
+    assert kinds(notebook) == stored
+
+
+def test_every_notebook_begins_with_what_it_needs(script):
+    for path in script.NOTEBOOKS.glob("*.ipynb"):
+        first = next(cell for cell in read(script, path.stem)["cells"] if cell["cell_type"] == "code")
+        assert first["source"][0].startswith('%pip install -q "pyg_topomask[run]"')
