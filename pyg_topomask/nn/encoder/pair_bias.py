@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import Embedding, Linear, Parameter
+from torch.nn import Embedding, Parameter
 from torch.nn.functional import embedding_bag
 from torch.nn.init import normal_
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import holds
 from pyg_topomask.nn.encoder.base import Encoder
+from pyg_topomask.nn.encoder.features import LinearNodeEncoder
 
 _STD = 0.02  # of Graphormer's initial weights
 
@@ -87,7 +88,7 @@ def _refuse_above(name: str, given: int, value: Tensor, most: int) -> None:
         raise ValueError(f"GraphormerBias was built for {name}={given}, but the graph has {int(value.max())}")
 
 
-class RelativeWalkBias(Encoder):
+class RelativeWalkBias(LinearNodeEncoder):
     """Linear map of the probabilities that random walks of given lengths lead from one node to another.
 
     Reference: Ma et al., *Graph Inductive Biases in Transformers without Message Passing* (GRIT), ICML 2023,
@@ -101,14 +102,7 @@ class RelativeWalkBias(Encoder):
     requires = ("pair_relative_walk",)
 
     def __init__(self, heads: int, in_channels: int) -> None:
-        super().__init__()
-        self.channels = heads
-        self.linear = Linear(in_channels, heads)
-
-    def forward(self, graph: Data) -> Tensor:
-        """``[P, H]``."""
-        (table,) = self.read_tables(graph, self.linear.in_features)
-        return self.linear(table)
+        super().__init__(heads, in_channels)
 
 
 class GraphormerDegrees(_NormalEncoder):

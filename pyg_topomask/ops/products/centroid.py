@@ -188,7 +188,7 @@ def _along_path(forest: Forest, component: Tensor, link: Tensor) -> Tensor:
 
 def _distance_to_centroid(forest: Forest, component: Tensor, active: Tensor, link: Tensor) -> tuple[Tensor, Tensor]:
     """Distance of each active node to its component's centroid, and whether the node is the centroid."""
-    size = _up(forest, active, link)
+    size = sweep_up(forest, active[:, None, None], link[:, None])[:, 0, 0]
     # Nodes with half of the component below them form a path from its highest node down to the centroid.
     heavy = (active > 0) & (2 * size >= size.index_select(0, component))
     has_heavy_child = torch.zeros_like(link).index_add(0, forest.parent, link * heavy) > 0
@@ -196,10 +196,6 @@ def _distance_to_centroid(forest: Forest, component: Tensor, active: Tensor, lin
     meeting = _down(forest, torch.where(heavy, forest.depth, 0), link * ~heavy)  # depth where the paths to c meet
     depth = torch.zeros_like(size).index_add(0, component, forest.depth * is_centroid).index_select(0, component)
     return forest.depth + depth - 2 * meeting, is_centroid
-
-
-def _up(forest: Forest, x: Tensor, weight: Tensor) -> Tensor:
-    return sweep_up(forest, x[:, None, None], weight[:, None])[:, 0, 0]
 
 
 def _down(forest: Forest, x: Tensor, weight: Tensor) -> Tensor:

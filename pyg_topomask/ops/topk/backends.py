@@ -96,10 +96,6 @@ def _native_refuses(problem: Problem) -> str | None:
     return loader.missing("topk")
 
 
-def _native_search(problem: Problem) -> Tensor:
-    return cpp.search(*problem, _PRUNE_FROM, _MAX_VISIT)[0]
-
-
 def _torch_search(problem: Problem) -> Tensor:
     index = problem.no_index()
     small = []
@@ -115,7 +111,7 @@ def _torch_search(problem: Problem) -> Tensor:
 
 ENGINES = {
     "triton": Engine(triton.refuses, triton.search, triton.pays),
-    "cpp": Engine(_native_refuses, _native_search),
+    "cpp": Engine(_native_refuses, lambda problem: cpp.search(*problem, _PRUNE_FROM, _MAX_VISIT)[0]),
     "torch": Engine(lambda problem: None, _torch_search),
 }
 """Engines by name, in the order in which ``"auto"`` tries them."""
