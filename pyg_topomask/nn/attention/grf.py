@@ -24,10 +24,21 @@ class GRFAttention(MaskedAttention):
     Args:
         channels: Width ``C`` of input and output.
         heads: Number of heads ``H``; each learns its own modulation function.
-        kernel: As in :class:`MaskedAttention`; ``"relu"`` as in the paper.
-        max_length, symmetric, independent, name, diagonal, table: As in :class:`GRFMask`.
-        initial, positive, stitch, key_modulation: As in :class:`GRFMask`.
-        path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
+        max_length: Length of the longest walk in edges, that of ``AddRandomWalks``; the mask reaches twice as far.
+        kernel: Map of queries and keys, a name of :class:`MaskedAttention`; ``"relu"`` as in the paper.
+        symmetric: Whether two factors of walks make the mask; otherwise one does, which sums over visited nodes.
+        independent, diagonal: How queries and keys share walks, as in :class:`GRFMask`; by default, each has its own.
+        name: Prefix of the walk attributes on the graph, that of ``AddRandomWalks``.
+        path: Engine; ``"auto"`` takes the fastest by estimate, and all give the same result.
+        num_features: Random features per head for the kernel ``"softmax_rf"``.
+        dropout: Probability of zeroing an entry before the output projection, in training.
+        bias: Whether the projections have a bias.
+        normalizer: ``"bound"`` divides by sums that cannot vanish, ``"signed"`` by those of the paper.
+        table: Number of the walks, or one for each head, if ``AddRandomWalks`` has drawn several (``num_tables``).
+        initial: Initial weights of walks by length: ``"exp"`` sees near nodes, ``"geometric"`` and ``"far"`` farther.
+        positive: Whether to keep the mask's entries from turning negative.
+        stitch: Number of estimates whose product is the mask, which multiplies its reach; 3 for ``"far"``, else 1.
+        key_modulation: Whether keys learn a modulation function of their own.
 
     Shapes:
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
