@@ -122,3 +122,25 @@ def test_importing_the_package_seeds_nothing_and_is_quiet():
     result = run(code)
     assert result.returncode == 0, result.stderr
     assert result.stdout == ""
+
+
+RUN = "pyg_topomask.run."
+
+
+def place(name):
+    """The folder or file directly below ``run/`` of a module."""
+    return name.removeprefix(RUN).split(".")[0]
+
+
+def test_folders_of_the_runner_import_down_only():
+    inside = {name: {other for other in found if other.startswith(RUN)} for name, found in of_part("run").items()}
+    arrows = {}
+    for name, found in inside.items():
+        if name.startswith(RUN):
+            arrows.setdefault(place(name), set()).update({place(other) for other in found} - {place(name)})
+    assert circle(arrows) is None
+    assert circle(arrows | {"errors": {"graphgps"}}) is not None
+    knows = {place(name) for name, found in inside.items() if any(f"{RUN}graphgps" in other for other in found)}
+    assert knows - {"run"} <= {"graphgps", "graphgym", "commands", "advise", "trained_model", "finished_run"} | {
+        RUN[:-1]
+    }
