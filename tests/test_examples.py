@@ -91,6 +91,13 @@ def fields_are_sums_over_the_box(names):
     return names["explained"] < 1 and torch.allclose(data.y[:, 0], torch.stack(field) / 10, rtol=1e-4, atol=1e-5)
 
 
+def bad_trials_are_pruned(names):
+    study = names["study"]
+    study.pruner = names["optuna"].pruners.ThresholdPruner(lower=2.0)
+    study.optimize(names["validation_accuracy"], n_trials=1)
+    return [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED"]
+
+
 FEW_PARTICLES = ("PARTICLES, NUM_NEIGHBORS = 100", "PARTICLES, NUM_NEIGHBORS = 12", "160", "40", "128", "32")
 CHECKS = {  # what holds of the names of a program, and what is replaced in it
     "attention_layer": (features(32),),
@@ -109,6 +116,7 @@ CHECKS = {  # what holds of the names of a program, and what is replaced in it
     ),
     "images": (lambda names: names["right"].shape == (2,) and 0 <= names["accuracy"] <= 1,),
     "experiment": (lambda names: names["summary"]["seeds"] == [0, 1], "200", "30", "epochs=5", "epochs=1"),
+    "sweep": (bad_trials_are_pruned, "400", "30", 'max_epoch": 20', 'max_epoch": 2', "n_trials=20", "n_trials=2"),
     "particles": (fields_are_sums_over_the_box, *FEW_PARTICLES),
 }
 
@@ -119,8 +127,7 @@ def test_every_example_has_a_test():
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_program_does_what_it_says(run, monkeypatch, name):
-    if name == "images":
-        pytest.importorskip("sklearn")
+    pytest.importorskip({"images": "sklearn", "sweep": "optuna"}.get(name, "torch"))
     monkeypatch.setattr("torch_geometric.datasets.TUDataset", _FakeMolecules)
     monkeypatch.setattr("torch_geometric.datasets.Planetoid", _fake_cora)
     monkeypatch.setattr("pyg_topomask.datasets.DigitsDataset", partial(DigitsDataset, num_graphs=24))
