@@ -10,6 +10,7 @@ from pyg_topomask.transforms.laplacian_encoding import AddLaplacianEncoding
 from pyg_topomask.transforms.positions import AddPositions
 from pyg_topomask.transforms.precompute import precompute
 from pyg_topomask.transforms.random_walks import AddRandomWalks
+from pyg_topomask.transforms.relabel import RelabelNodes
 from pyg_topomask.transforms.relative_walk_encoding import AddRelativeWalkEncoding
 from pyg_topomask.transforms.shortest_path_bias import AddShortestPathBias
 from pyg_topomask.transforms.tree_order import AddTreeOrder
@@ -17,5 +18,5 @@ from pyg_topomask.transforms.tree_order import AddTreeOrder
 __all__ = [
     "AddElectrostaticEncoding", "AddExpanderEdges", "AddGridShape", "AddHeatDiagonalEncoding", "AddHops",
     "AddLaplacianEncoding", "AddPositions", "AddRandomWalkEncoding", "AddRandomWalks", "AddRelativeWalkEncoding",
-    "AddShortestPathBias", "AddTreeOrder", "precompute", "that_add",
+    "AddShortestPathBias", "AddTreeOrder", "RelabelNodes", "precompute", "that_add",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from pyg_topomask.ops.sparse import Pattern, row_pointers
 # Rows are reordered if the nodes of a pair are farther apart on average, because products then miss the CPU's caches.
 # For 513,172 pairs of 32,768 nodes, 11,000 apart, this takes 40 ms once. A step took 29 ms instead of 41 ms on a CPU
 # with small caches, and 2 ms less on one with 32 MB.
-_FAR_NODES = 2**12
+FAR_NODES = 2**12
 
 # Number of entries that are counted or compared together, so that intermediate results stay in the cache.
 _ENTRIES = 2**18
@@ -106,7 +106,7 @@ def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) 
     """
     multiply = _scipy_product if compiled.refuses(value, other) is not None else compiled.product
     pattern, entries, distance = multiply(left, value, right, other)
-    if left.num_rows != right.num_rows or distance <= _FAR_NODES:
+    if left.num_rows != right.num_rows or distance <= FAR_NODES:
         return pattern, entries
     pattern, entry_order = near_pattern(torch.stack([pattern.row, pattern.col]), left.num_rows)
     return pattern, entries if entry_order is None else entries[entry_order]
@@ -118,7 +118,7 @@ def _scipy_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) 
     product = (_scipy_matrix(right, other) @ _scipy_matrix(left, value).T.tocsr()).T.tocsr()
     row = torch.repeat_interleave(torch.from_numpy(np.diff(product.indptr)))
     col, entries = torch.from_numpy(product.indices).to(row), torch.from_numpy(product.data)
-    return Pattern(row, col, left.num_rows, right.num_rows), entries, _mean_distance(row, col)
+    return Pattern(row, col, left.num_rows, right.num_rows), entries, mean_distance(row, col)
 
 
 def _scipy_matrix(pattern: Pattern, value: Tensor) -> csr_matrix:
@@ -136,23 +136,24 @@ def near_pattern(index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor | None]
     # Rows of pairs would double the memory of the pattern, and compiled attention does not read them.
     rowptr, col = row_pointers(index[0], num_nodes), index[1].to(torch.int32, copy=True)
     pattern = Pattern(None, col, num_nodes, num_nodes, rowptr=rowptr)
-    given = _mean_distance(index[0], index[1]) if index.device.type == "cpu" else 0
-    if given > _FAR_NODES:
-        order = _nearby_order(pattern)
+    given = mean_distance(index[0], index[1]) if index.device.type == "cpu" else 0
+    if given > FAR_NODES:
+        order = nearby_order(pattern)
         place = order.argsort()
-        distance = _mean_distance(place.index_select(0, index[0]), place.index_select(0, index[1]))
+        distance = mean_distance(place.index_select(0, index[0]), place.index_select(0, index[1]))
         if distance < given / 2:
             return _reordered(pattern, order, place)
     return pattern, None
 
 
-def _mean_distance(row: Tensor, col: Tensor) -> float:
+def mean_distance(row: Tensor, col: Tensor) -> float:
+    """Mean distance between the numbers of the nodes of pairs."""
     parts = zip(row.split(_ENTRIES), col.split(_ENTRIES))
     return sum(float((rows - cols).abs_().sum()) for rows, cols in parts) / max(row.numel(), 1)
 
 
-def _nearby_order(pattern: Pattern) -> Tensor:
-    """Order of the nodes in which the nodes of a pair are close to each other, shape ``[N]``."""
+def nearby_order(pattern: Pattern) -> Tensor:
+    """Order of the nodes in which the nodes of a pair are close to each other, by reverse Cuthill-McKee, ``[N]``."""
     given = np.ones(pattern.nnz, dtype=np.int8), pattern.col.numpy(), pattern.rowptr.numpy()
     adjacency = csr_matrix(given, shape=(pattern.num_rows, pattern.num_cols))
     return torch.from_numpy(reverse_cuthill_mckee(adjacency).astype(np.int64))

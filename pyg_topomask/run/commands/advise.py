@@ -22,6 +22,7 @@ from pyg_topomask.run.output.progress import Display, error_output, standard_out
 from pyg_topomask.run.output.report import titled_table
 from pyg_topomask.run.process_memory import available_mib, resident_mib
 from pyg_topomask.run.training.trainer import device_problems, uses_cuda
+from pyg_topomask.transforms.relabel import far_apart
 
 CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")
 """Folders with the config of a data set, ``grf/<name>.yaml``: in the current folder, and in the source tree."""
@@ -80,6 +81,8 @@ def advise(
     shown = display or Display(Console(quiet=True))
     dataset = experiment.loaded(shown)
     graphs, parts, _ = read_features(experiment.data, dataset, seed)
+    if dataset.is_one_graph and (far := far_apart(graphs[0])):
+        shown.say(far)
     sample = draw_sample(dataset, graphs, parts, experiment.data.serving.batch_size, seed)
     cuda, found = uses_cuda(experiment.training), dict[str, Trial]()
     values = config.model_dump(exclude_unset=True)

@@ -79,7 +79,7 @@ def test_threads_change_nothing():
 
 
 def test_distant_nodes_are_reordered(monkeypatch):
-    monkeypatch.setattr(factors, "_FAR_NODES", 8)
+    monkeypatch.setattr(factors, "FAR_NODES", 8)
     node = torch.randperm(200)  # a path whose nodes are numbered at random
     row, col = torch.cat([node, node[:-1]]), torch.cat([node, node[1:]])
     order = (row * 200 + col).argsort()

@@ -82,7 +82,7 @@ def test_rearranged_rows_change_no_number(monkeypatch, kernel):
     attend = masked_linear_attention if kernel == "linear" else masked_softmax_attention
     results = []
     for far in (0, 10**9):
-        monkeypatch.setattr(factors, "_FAR_NODES", far)
+        monkeypatch.setattr(factors, "FAR_NODES", far)
         mask = GRFMask(heads=2)
         operator = mask(graph.clone().apply(lambda x: x.clone()))  # new tensors: nothing is remembered
         assert (operator.support.pairs(None)[0].order is not None) == (far == 0)

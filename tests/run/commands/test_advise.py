@@ -1,15 +1,18 @@
 import io
 
 import pytest
+import torch
 from rich.console import Console
+from torch_geometric.data import Data
 
+from pyg_topomask.datasets import register_dataset
 from pyg_topomask.nn import ATTENTION, MASK
-from pyg_topomask.run.advise.trial import run_trial
+from pyg_topomask.run.advise.trial import Trial, run_trial
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import advise as command
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.model.attentions import attentions_of, mask_of
-from pyg_topomask.run.output.progress import Job
+from pyg_topomask.run.output.progress import Display, Job
 
 
 @pytest.mark.slow
@@ -39,6 +42,21 @@ def test_a_line_has_costs_or_a_problem(tiny_file, monkeypatch):
     assert any("│ KMIP " in line and line.count("–") == 1 for line in lines)  # it has no mask
     assert any("│ Masked:toeplitz │       – │" in line for line in lines)
     assert any(line.startswith("Masked:toeplitz: topomask.mask_toeplitz.grid_shape") for line in lines)
+
+
+def test_one_graph_gets_a_line_where_another_order_of_its_nodes_helps(registries, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    numbers, nodes = torch.randperm(20_000), torch.arange(20_000)
+    edges = torch.stack([numbers, numbers.roll(1)])
+    ring = Data(torch.randn(20_000, 4), torch.cat([edges, edges.flip(0)], 1), y=nodes % 2)
+    register_dataset("ring", lambda: ring)
+    monkeypatch.setattr(command, "in_process", lambda *arguments, **limits: Trial())
+    said = []
+    monkeypatch.setattr(Display, "say", lambda display, text: said.append(text))
+    path, data = tmp_path / "ring.yaml", "{format: Registered, name: ring, task: node, split_mode: random}"
+    path.write_text(f"dataset: {data}\ngt: {{layer_type: GCN+GRF}}\n")
+    command.advise(str(path), ["Linear"], 1)
+    assert any("makes that 2, so that they lie near" in line for line in said)
 
 
 @pytest.mark.parametrize("given", ["none", "heat"])
