@@ -18,10 +18,11 @@ from pyg_topomask.nn.head import HEADS
 from pyg_topomask.nn.mask import *  # noqa: F403
 from pyg_topomask.nn.parameter_groups import parameter_groups
 from pyg_topomask.nn.registry import register_attention, register_mask
+from pyg_topomask.plan import Plan
 
 __all__ = [
     "EDGE_ENCODERS", "HEADS", "NODE_ENCODERS", "POSITIONAL_ENCODERS", "Card", "ComposedNodeEncoder", "GPSConv",
-    "GPSLayer", "GPSModel", "GPSNetwork", "GPSStack", "GatedGCN", "StableGINEConv", "auxiliary_loss", "export_model",
+    "GPSLayer", "GPSModel", "GPSNetwork", "GPSStack", "GatedGCN", "Plan", "StableGINEConv", "auxiliary_loss", "export_model",
     "graph_inputs", "parameter_groups", "redraw_walks", "register_attention", "register_mask",
 ]  # fmt: skip
 __all__ += attention.__all__

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
+from pyg_topomask.checks import check_keywords
 from pyg_topomask.nn.graph_attributes import one_line
-from pyg_topomask.nn.recorded import Recorded
 from pyg_topomask.nn.reset import Resettable
 
 Reach = Literal["far", "hops", "order"]
@@ -45,8 +46,26 @@ class Card:
     examples: tuple[dict[str, Any], ...] = ({},)
 
 
-class Described(Recorded, Resettable):
+class Described(Resettable):
     """A mask or an attention: what tables, configs and graphs have to know of it."""
+
+    _made_with: dict[str, Any]
+    """The arguments of the constructor."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "__init__" not in vars(cls):
+            return
+        make: Callable[..., None] = cls.__init__
+        _, *names = signature(make).parameters
+
+        @wraps(make)
+        def record(self: Described, *given: Any, **named: Any) -> None:
+            check_keywords(make, type(self).__name__, named)
+            make(self, *given, **named)
+            self._made_with = dict(zip(names, given)) | named  # the constructor of the subclass is the last to do so
+
+        cls.__init__ = record  # type: ignore[method-assign, assignment]
 
     card: ClassVar[Card]
     """The module in a few words, for tables. Every mask and attention has its own."""

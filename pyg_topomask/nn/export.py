@@ -7,17 +7,29 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
-from torch_geometric.data import Batch, Data
+from torch.nn import Module
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch_geometric.data import Data
 
 from pyg_topomask.nn.gps_model import GPSModel
 
-_OF_EVERY_GRAPH = ("edge_index", "edge_weight", "edge_attr", "ptr")
+
+class _Planned(Module):
+    """A model whose plan is a list of tensors, so that programs need no class of this package where they run."""
+
+    def __init__(self, model: GPSModel, spec: Any) -> None:
+        super().__init__()
+        self.model, self.spec = model, spec
+
+    def forward(self, x: Tensor, edge_index: Tensor, plan: list[Tensor], **more: Tensor) -> Any:
+        return self.model(x, edge_index, plan=tree_unflatten(plan, self.spec), **more)
 
 
 def export_model(model: GPSModel, graph: Data) -> ExportedProgram:
     """The program that a model computes, for ``torch.export.save`` and AOTInductor.
 
-    The numbers of nodes, edges, walks and graphs may be others when the program runs.
+    It is ``torch.export.export`` of ``model(x, edge_index, plan=plan)``. The numbers of nodes, edges, walks and graphs
+    may be others when the program runs.
 
     Args:
         model: The model, in evaluation mode.
@@ -26,7 +38,6 @@ def export_model(model: GPSModel, graph: Data) -> ExportedProgram:
 
     Raises:
         TypeError: If the model is no `GPSModel`.
-        RuntimeError: If the model is in training mode, or a part of it cannot be exported.
         ValueError: If the graph lacks what the model requires.
     """
     if not isinstance(model, GPSModel):
@@ -34,32 +45,28 @@ def export_model(model: GPSModel, graph: Data) -> ExportedProgram:
             f"export_model takes a GPSModel (got {type(model).__name__}): for other modules, call torch.export.export"
         )
     inputs = graph_inputs(graph, model)
+    planned = _Planned(model, tree_flatten(model.plan(graph))[1])
     sizes = torch.utils._pytree.tree_map(lambda x: dict.fromkeys(range(x.dim()), Dim.AUTO), inputs)
+    more = {name: sizes.pop(name) for name in list(sizes) if name not in ("x", "edge_index", "plan")}
+    sizes |= {"more": more} if more else {}
     with torch.no_grad():
-        return torch.export.export(model, (), inputs, dynamic_shapes=sizes, strict=False)
+        return torch.export.export(planned, (), inputs, dynamic_shapes=sizes, strict=False)
 
 
-def graph_inputs(graph: Data, model: GPSModel | ExportedProgram) -> dict[str, Any]:
-    """The inputs of a model or of its program: ``x``, ``edge_index``, ``batch``, perhaps ``edge_attr``, and ``graph``.
-
-    All are tensors, or a dictionary of tensors for ``graph``: ``program.module()(**graph_inputs(graph, program))``.
+def graph_inputs(graph: Data, model: GPSModel) -> dict[str, Any]:
+    """The inputs of a model's program, ``program.module()(**graph_inputs(graph, model))``: ``x``, ``edge_index``,
+    perhaps ``edge_attr`` and ``edge_weight``, and the tensors of the plan.
 
     Args:
         graph: A `Data` or a `Batch`, with node features ``x`` and what the model requires.
-        model: The model, or a program of `export_model`, which knows the names of its inputs.
+        model: The model.
 
     Raises:
         ValueError: If the graph lacks an input.
     """
-    if not isinstance(graph, Batch):
-        graph = Batch.from_data_list([graph])
-    if isinstance(model, ExportedProgram):
-        names, own = list(model.example_inputs[1]), list(model.example_inputs[1]["graph"])
-    else:
-        names = ["x", "edge_index", "batch"] + ["edge_attr"] * (model.edge_encoder is not None)
-        own = [*model.requires, *(name for name in _OF_EVERY_GRAPH if name in graph)]
-    missing = [name for name in dict.fromkeys([*names, *own]) if name != "graph" and graph.get(name) is None]
+    names = ["x", "edge_index"] + ["edge_attr"] * (model.edge_encoder is not None)
+    names += ["edge_weight"] if graph.get("edge_weight") is not None and model.layers.takes("edge_weight") else []
+    missing = [name for name in names if graph.get(name) is None]
     if missing:
         raise ValueError(f"the model needs {', '.join(map(repr, missing))} on the graph")
-    found = {name: graph[name] for name in names if name != "graph"}
-    return found | {"graph": {name: graph[name] for name in own if isinstance(graph[name], Tensor)}}
+    return {name: graph[name] for name in names} | {"plan": tree_flatten(model.plan(graph))[0]}

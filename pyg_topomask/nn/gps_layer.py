@@ -13,13 +13,14 @@ from torch.nn import Linear, Module, ModuleList
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dtype, check_names, warn_once
-from pyg_topomask.nn.attention.base import has_carry
+from pyg_topomask.nn.attention.base import has_carry, kind_of, of_graph
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.graph_attributes import graph_of, one_line, requirements_of, weight_of_edges, with_weight
 from pyg_topomask.nn.named import as_attention, as_conv
 from pyg_topomask.nn.norm import accepts, apply_norm, build_act, build_norm
 from pyg_topomask.nn.reset import Resettable
+from pyg_topomask.plan import Plan
 from pyg_topomask.typing import Adj
 
 Part = Module | str
@@ -138,6 +139,23 @@ class GPSLayer(Explained, Resettable):
         carries = [part.initial_carry(num_graphs) if has_carry(part) else None for part in self.attentions]
         return carries if isinstance(self.attn, ModuleList) else carries[0]
 
+    def plan(self, graph: Data | None, batch: Tensor, known: dict[Any, Plan] | None = None) -> Plan:
+        """What the attentions have to know of a batch, for ``layer(x, edge_index, batch, plan=plan)``.
+
+        Args:
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
+            batch: Graph of each node, sorted, shape ``[N]``.
+            known: Plans of attentions of other layers, by their kind; those of this layer are added.
+        """
+        known = {} if known is None else known
+        parts = {}
+        for number, attn in enumerate(self.attentions):
+            kind = kind_of(attn)
+            if kind not in known:
+                known[kind] = attn.plan(graph, batch)
+            parts[str(number)] = known[kind]
+        return Plan(of_graph(graph, batch, ()), parts=parts)
+
     def forward(
         self,
         x: Tensor,
@@ -145,6 +163,7 @@ class GPSLayer(Explained, Resettable):
         batch: Tensor | None = None,
         graph: Data | None = None,
         carry: Any = None,
+        plan: Plan | None = None,
         **conv_kwargs: Any,
     ) -> Any:
         """Apply the layer.
@@ -156,6 +175,7 @@ class GPSLayer(Explained, Resettable):
             graph: The ``Data`` or ``Batch`` with the attributes `requires`. If nothing is required, it may be left out.
             carry: The carry that the previous layer returned, for attentions that have one. The first layer takes
                 `initial_carry`. Without it, attention starts from its initial carry, with a warning.
+            plan: What `plan` has found, which replaces ``graph``.
             **conv_kwargs: Further arguments of the convolutions, such as ``edge_attr``; each gets those it accepts.
                 ``edge_weight`` is the graph's own by default; a convolution that does not accept it is named once, in
                 a warning.
@@ -169,14 +189,16 @@ class GPSLayer(Explained, Resettable):
         """
         check_dtype(self, x)
         check_conv_kwargs(self.convs, conv_kwargs)
+        if plan is not None:
+            batch = plan.batch
         if "edge_weight" not in conv_kwargs:
             conv_kwargs["edge_weight"] = weight_of_edges(graph, edge_index, x.dtype)
         if batch is None and graph is not None:
             batch = graph.get("batch")
-        if graph is None and self.attentions and not self.requires:
+        if graph is None and plan is None and self.attentions and not self.requires:
             graph = graph_of(edge_index, x.size(0), batch, None, conv_kwargs)
         local, edges = self._local(x, edge_index, batch, conv_kwargs)
-        distant, next_carries = self._global(x, batch, graph, carry)
+        distant, next_carries = self._global(x, batch, graph, carry, plan)
         branches = local + distant
         out = sum(branches[1:], branches[0]) if branches and not self.pre_norm else sum(branches, x)
         if self.mlp is not None and self.pre_norm:
@@ -207,19 +229,20 @@ class GPSLayer(Explained, Resettable):
         return branches, edges
 
     def _global(
-        self, x: Tensor, batch: Tensor | None, graph: Data | None, carry: Any
+        self, x: Tensor, batch: Tensor | None, graph: Data | None, carry: Any, plan: Plan | None
     ) -> tuple[list[Tensor], list[Any]]:
         """The branches of the attentions, and their carries for the next layer."""
         branches, next_carries = [], []
         attentions = self.attentions
         carries = carry if isinstance(self.attn, ModuleList) and carry is not None else [carry] * len(attentions)
-        for attn, norm, given in zip_longest(attentions, _listed(self.norm_attn), carries):
+        for number, (attn, norm, given) in enumerate(zip_longest(attentions, _listed(self.norm_attn), carries)):
             nodes = self._branch_input(norm, x, batch)
+            more = {} if plan is None else {"plan": plan.parts[str(number)]}
             if given is None:
                 _warn_of_no_carry(attn)
-                update = attn(nodes, batch, graph)
+                update = attn(nodes, batch, graph, **more)
             else:
-                update, given = attn(nodes, batch, graph, carry=given)
+                update, given = attn(nodes, batch, graph, carry=given, **more)
             next_carries.append(given)
             branches.append(self._branch_output(norm, update, x, batch))
         return branches, next_carries

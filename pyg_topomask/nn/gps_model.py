@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import LazyLinear, Linear, Module
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_choice, check_dtype, check_integer, is_exporting
+from pyg_topomask import plan as plans
+from pyg_topomask.checks import check_choice, check_dtype, check_integer
+from pyg_topomask.nn.attention.base import of_graph
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import Part
@@ -22,6 +25,7 @@ from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.csr import is_sparse
+from pyg_topomask.plan import Plan
 from pyg_topomask.typing import Adj
 
 
@@ -113,6 +117,7 @@ class GPSModel(Shareable, Explained, Resettable):
         batch: Tensor | None = None,
         graph: Data | Mapping[str, Tensor] | None = None,
         edge_attr: Tensor | None = None,
+        plan: Plan | None = None,
         **conv_kwargs: Any,
     ) -> Tensor:
         """Predict for each node, ``[N, out_channels]``, or for each graph if pooling, ``[B, out_channels]``.
@@ -123,6 +128,7 @@ class GPSModel(Shareable, Explained, Resettable):
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with the attributes `requires`, or a dictionary of them. If :obj:`None`, it
                 is made of the other arguments, and ``transform`` is applied to it.
+            plan: What `plan` has found of the graph, which replaces ``graph``.
             edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
             **conv_kwargs: Further arguments of the convolutions, such as ``edge_type`` of ``RGCNConv``, as in
                 :meth:`GPSLayer.forward`. Without ``graph``, walks and masks read ``edge_weight`` and ``edge_type``,
@@ -134,6 +140,11 @@ class GPSModel(Shareable, Explained, Resettable):
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
             RuntimeError: If ``torch.export`` meets a graph token.
         """
+        if plan is not None:
+            if plan.given.get("edge_weight") is not None and "edge_weight" not in conv_kwargs:
+                raise ValueError("the plan is of a graph with 'edge_weight': give the model edge_weight=… as well")
+            with plans.read(plan):
+                return self._forward(x, edge_index, plan.batch, None, edge_attr, plan, conv_kwargs)
         check_homogeneous(graph)
         if graph is not None and not isinstance(graph, Data):
             graph = with_attributes(Data(), **graph)
@@ -141,10 +152,42 @@ class GPSModel(Shareable, Explained, Resettable):
             graph = graph_of(edge_index, x.size(0), batch, self.transform, conv_kwargs)
             taken = {key: value for key, value in conv_kwargs.items() if key not in OF_EDGES or self.layers.takes(key)}
             conv_kwargs = {"edge_weight": None} | taken  # that of the made graph may be of added edges
-        edge_attr = self._encode_edges(edge_attr)
         if batch is None and graph is not None:
             batch = graph.get("batch")
-        num_graphs = count_graphs(graph, batch)
+        return self._forward(x, edge_index, batch, graph, edge_attr, None, conv_kwargs)
+
+    def plan(self, graph: Data) -> Plan:
+        """What the model has to know of a batch, for ``model(x, edge_index, plan=plan)``; see :class:`Plan`.
+
+        Args:
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`, to which ``transform`` is not applied.
+
+        Raises:
+            ValueError: If an attribute is missing, or requires a gradient.
+        """
+        check_homogeneous(graph)
+        batch = graph.get("batch")
+        if batch is None:
+            batch = graph.edge_index.new_zeros(int(graph.num_nodes))
+        given = of_graph(graph, batch, ())
+        if self.token is not None:
+            x = torch.empty(batch.numel(), self.channels, device=batch.device)
+            graph = self.token.insert(x, _graph_for_tokens(graph.edge_index, batch, graph), len(given["ptr"]) - 1)[1]
+            return Plan(given, parts=self.layers.plan(graph, graph.batch).parts)
+        return Plan(given, parts=self.layers.plan(graph, batch).parts)
+
+    def _forward(
+        self,
+        x: Tensor,
+        edge_index: Adj,
+        batch: Tensor | None,
+        graph: Data | None,
+        edge_attr: Tensor | None,
+        plan: Plan | None,
+        conv_kwargs: dict[str, Any],
+    ) -> Tensor:
+        edge_attr = self._encode_edges(edge_attr)
+        num_graphs = count_graphs(graph, batch) if plan is None else plan.num_graphs
         check_dtype(self.encoder, x)
         x = self.encoder(x)
         x, tokens = self.dropout(x), None
@@ -154,7 +197,7 @@ class GPSModel(Shareable, Explained, Resettable):
             if conv_kwargs.get("pe") is not None:
                 conv_kwargs["pe"] = among_tokens(conv_kwargs["pe"], position, x.size(0))
             graph, edge_index, batch = with_tokens, with_tokens.edge_index, with_tokens.batch
-        x = self.layers(x, edge_index, batch, graph, num_graphs, edge_attr=edge_attr, **conv_kwargs)
+        x = self.layers(x, edge_index, batch, graph, num_graphs, plan, edge_attr=edge_attr, **conv_kwargs)
         x = apply_norm(self.norm_out, x, batch)
         if tokens is not None:
             x = x.index_select(0, tokens)
@@ -172,8 +215,6 @@ class GPSModel(Shareable, Explained, Resettable):
 
 def _graph_for_tokens(edge_index: Adj, batch: Tensor | None, graph: Data | None) -> Data:
     """The graph with the edges and the batch, which a graph token changes."""
-    if is_exporting():
-        raise RuntimeError("torch.export cannot take a model with pool='graph_token': use another 'pool'")
     if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
         got = getattr(edge_index, "layout", type(edge_index).__name__)
         raise TypeError(f"a graph token needs 'edge_index' as a tensor [2, E] (got {got})")

@@ -15,13 +15,14 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.attention.base import Attention
+from pyg_topomask.nn.attention.base import Attention, of_graph
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import GPSLayer, Part, check_conv_kwargs
 from pyg_topomask.nn.graph_attributes import graph_of, requirements_of
 from pyg_topomask.nn.mask.heat import times_read_together
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
+from pyg_topomask.plan import Plan
 from pyg_topomask.typing import Adj
 
 
@@ -104,6 +105,17 @@ class GPSStack(Explained, Resettable, ModuleList):
         """Whether a convolution of some layer accepts an argument of that name, such as ``edge_attr`` or ``pe``."""
         return any(layer.takes(name) for layer in self)
 
+    def plan(self, graph: Data | None, batch: Tensor) -> Plan:
+        """What the layers have to know of a batch, for ``stack(x, edge_index, batch, plan=plan)``.
+
+        Args:
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
+            batch: Graph of each node, sorted, shape ``[N]``.
+        """
+        known: dict[Any, Plan] = {}
+        parts = {str(number): layer.plan(graph, batch, known) for number, layer in enumerate(self)}
+        return Plan(of_graph(graph, batch, ()), parts=parts)
+
     def forward(
         self,
         x: Tensor,
@@ -111,6 +123,7 @@ class GPSStack(Explained, Resettable, ModuleList):
         batch: Tensor | None = None,
         graph: Data | None = None,
         num_graphs: int | None = None,
+        plan: Plan | None = None,
         **conv_kwargs: Tensor | None,
     ) -> Tensor:
         """Nodes ``[N, C]`` after all layers.
@@ -120,23 +133,25 @@ class GPSStack(Explained, Resettable, ModuleList):
             batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
             num_graphs: Number of graphs ``B``. Give it if the last graphs may be empty; if :obj:`None`, it is taken
                 from ``batch``.
+            plan: What `plan` has found, which replaces ``graph``.
             **conv_kwargs: ``edge_attr [E, C]``, ``pe [N, *]``, and others, as in :meth:`GPSLayer.forward`.
 
         Raises:
             TypeError, ValueError: As :meth:`GPSLayer.forward`.
         """
         check_conv_kwargs((conv for layer in self for conv in layer.convs), conv_kwargs)
-        if graph is None and not self.requires:
+        if graph is None and plan is None and not self.requires:
             graph = graph_of(edge_index, x.size(0), batch, None, conv_kwargs)
         # Without edge_weight, layers read that of the graph.
         given = {name: value for name, value in conv_kwargs.items() if value is not None or name == "edge_weight"}
         if num_graphs is None:
-            num_graphs = count_graphs(None, batch)
+            num_graphs = count_graphs(None, batch) if plan is None else plan.num_graphs
         carries: dict[Any, Any] = {}
         with times_read_together(self) if x.is_cuda and not torch.compiler.is_compiling() else nullcontext():
-            for layer in self:
+            for number, layer in enumerate(self):
                 carry = _carry_in(layer, carries, num_graphs)
-                taken = {name: value for name, value in given.items() if value is None or layer.takes(name)}
+                taken: dict[str, Any] = {} if plan is None else {"plan": plan.parts[str(number)]}
+                taken |= {name: value for name, value in given.items() if value is None or layer.takes(name)}
                 call = partial(_checkpointed, layer) if self.checkpoint and torch.is_grad_enabled() else layer
                 result = call(x, edge_index, batch, graph, carry, **taken)
                 if carry is not None:

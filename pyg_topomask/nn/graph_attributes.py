@@ -12,6 +12,7 @@ from torch.nn import Module
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.utils import unbatch_edge_index
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import holds, readable, warn_once
 from pyg_topomask.nn.norm import accepts
 from pyg_topomask.ops.csr import edge_tensors, is_sparse
@@ -23,8 +24,46 @@ from pyg_topomask.typing import Adj
 OF_EDGES = ("edge_weight", "edge_type")
 """Arguments of convolutions that belong to the graph as well: walks and masks read them there."""
 
+OF_TOKENS = ("tokenless_batch", "tokenless_edges", "token_graphs")
+"""Attributes of a graph with tokens: batch and edges of the graph without them, and the number of tokens."""
+
 EDGE_MASK = "explained_edges"
 """Attribute with the weights that an explainer gives to the edges."""
+
+
+class PlannedGraph:
+    """What a plan knows of a graph, read as from a ``Data``.
+
+    Args:
+        values: The attributes.
+        num_nodes: ``N``.
+    """
+
+    def __init__(self, values: Mapping[str, Any], num_nodes: int) -> None:
+        self.values, self.num_nodes = values, num_nodes
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute, or ``default``."""
+        return self.values.get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def keys(self) -> list[str]:
+        """Names of the attributes."""
+        return list(self.values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The attributes."""
+        return dict(self.values)
+
+
+def count_nodes(graph: Any) -> int:
+    """Number of nodes; a number that differs between batches stays a size in compiled code."""
+    return graph.num_nodes if isinstance(graph, PlannedGraph) else int(graph.num_nodes)
 
 
 def check_homogeneous(graph: Any) -> None:
@@ -85,6 +124,8 @@ def read_attributes(reader: Module, graph: Any, remedy: str = "") -> list[Tensor
         ValueError: If there is no graph, or an attribute is missing; the message says what to add.
     """
     name, names = type(reader).__name__, requirements_of(reader)
+    if isinstance(graph, PlannedGraph):  # it was checked when the plan was made
+        return [graph[attribute] for attribute in names]
     if graph is None:
         text = transform_text(reader)
         prepared = f", after the transform {text}" if text else ""
@@ -144,8 +185,11 @@ def read_edge_attr(graph: Data, edge_dim: int, num_edges: int, dtype: torch.dtyp
     return edge_attr.to(dtype)
 
 
-def with_attributes(graph: Data, **attributes: Any) -> Data:
+def with_attributes(graph: Any, **attributes: Any) -> Any:
     """A graph with further or other attributes; the given one is not changed."""
+    if isinstance(graph, PlannedGraph):
+        nodes = attributes.pop("num_nodes", graph.num_nodes)
+        return PlannedGraph({**graph.values, **attributes}, nodes)
     changed = Data()  # torch.compile can trace neither copy(graph) nor arguments of Data
     for name in graph.keys():  # noqa: SIM118
         changed[name] = graph[name]
@@ -228,6 +272,8 @@ def check_table_size(reader: Module, graph: Data, size: int | Tensor, what: str 
     Raises:
         ValueError: If the sizes differ. On CUDA, a device-side assertion fails instead, without synchronisation.
     """
+    if plans.reading():
+        return
     ptr = graph.get("ptr")
     batched = isinstance(size, Tensor) and size.dim() == 1 and ptr is not None
     total = size.sum() if isinstance(size, Tensor) else torch.tensor(size, device="cpu")

@@ -11,7 +11,7 @@ from torch.nn import Module, Parameter
 from torch.nn.init import normal_
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.graph_attributes import with_attributes
+from pyg_topomask.nn.graph_attributes import OF_TOKENS, PlannedGraph, with_attributes
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.operators import BorderedOperator
 from pyg_topomask.operators.bordered import with_tokens
@@ -19,8 +19,7 @@ from pyg_topomask.ops.attention.full_softmax import all_pairs
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.edges.block_sparse import one_graph
 
-_BATCH, _EDGES, _COUNT = "tokenless_batch", "tokenless_edges", "token_graphs"
-"""Attributes of a graph with tokens: batch and edges of the graph without them, and the number of tokens."""
+_BATCH, _EDGES, _COUNT = OF_TOKENS
 
 
 class GraphToken(Resettable):
@@ -90,7 +89,7 @@ def among_tokens(rows: Tensor, position: Tensor, total: int) -> Tensor:
 
 def mask_of_graph(mask: Module, graph: Data | None) -> AttentionMask:
     """The operator that a mask module builds from a graph; with tokens, that of the graph without them, bordered."""
-    if not isinstance(graph, Data) or _BATCH not in graph:
+    if not isinstance(graph, Data | PlannedGraph) or _BATCH not in graph:
         return mask(graph)
     batch = graph[_BATCH]
     tokenless = with_attributes(graph, batch=batch, edge_index=graph[_EDGES], num_nodes=batch.numel())

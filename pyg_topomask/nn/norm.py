@@ -16,7 +16,7 @@ from torch_geometric.nn import GraphNorm, LayerNorm
 from torch_geometric.nn.resolver import activation_resolver
 from torch_geometric.resolver import normalize_string
 
-from pyg_topomask.checks import is_exporting
+from pyg_topomask import plan as plans
 
 NORMS: dict[str, type[Module]] = {
     "batch_norm": BatchNorm1d,
@@ -79,7 +79,8 @@ def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> T
     if norm is None or x.size(0) == 0:
         return x
     if not isinstance(norm, BatchNorm1d):
-        sizes = {"batch_size": x.size(0)} if is_exporting() and accepts(norm, "batch_size") else {}  # or fewer graphs
+        count = plans.num_graphs()
+        sizes = {"batch_size": count} if count is not None and accepts(norm, "batch_size") else {}
         batch = None if batch is None else batch.long()  # as PyTorch's scatter wants it before 2.8
         return norm(x, batch=batch, **sizes) if accepts(norm, "batch") else norm(x)
     if norm.training and x.size(0) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property, reduce
+from functools import reduce
 from itertools import accumulate
 from typing import Any
 
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pyg_topomask import plan as plans
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, common_nodes, product_by_head
 from pyg_topomask.operators.scaled import DiagonalScaledOperator
 from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, multiply_blocks
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import cached, once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 
 BlockMaker = Callable[[BlockLayout], list[Tensor]]
@@ -56,8 +57,8 @@ class CombinedOperator(MaskOperator):
 
     @property
     def dense_blocks(self) -> DenseBlocks | None:
-        found = [blocks for operator in self.operators if (blocks := operator.dense_blocks)]
-        if len(found) < len(self.operators):
+        found: list[Any] = [operator.dense_blocks for operator in self.operators]
+        if any(blocks is None for blocks in found):
             return None
         makers = [blocks.make for blocks in found]
         return DenseBlocks(
@@ -131,7 +132,7 @@ class SumOperator(CombinedOperator):
         return torch.stack(torch.broadcast_tensors(*(operator.to_dense() for operator in self.operators))).sum(0)
 
     def _matmul(self, x: Tensor) -> Tensor:
-        return torch.stack([operator @ x for operator in self.operators]).sum(0)
+        return torch.stack([operator.product(x) for operator in self.operators]).sum(0)
 
 
 ARITHMETIC["sum"] = SumOperator
@@ -210,6 +211,10 @@ class BlockDiagonalOperator(CombinedOperator):
     def _like(self, operators: list[MaskOperator]) -> BlockDiagonalOperator:
         return BlockDiagonalOperator(operators)
 
+    @property
+    def dense_blocks(self) -> DenseBlocks | None:
+        return None if plans.planned() else super().dense_blocks  # they are cut by the sizes of the graphs
+
     def _join_errors(self, errors: list[Tensor]) -> Tensor:
         width = max(error.size(1) for error in errors)
         return torch.cat([error.expand(-1, width) for error in errors])
@@ -226,7 +231,7 @@ class BlockDiagonalOperator(CombinedOperator):
         return layout.stack([_block_diagonal(pieces[number]) for number in sorted(pieces)])
 
     def _matmul(self, x: Tensor) -> Tensor:
-        return torch.cat([operator @ block for operator, block in zip(self.operators, x.split(self.sizes))])
+        return torch.cat([operator.product(block) for operator, block in zip(self.operators, x.split(self.sizes))])
 
 
 class ProductOperator(CombinedOperator):
@@ -252,7 +257,7 @@ class ProductOperator(CombinedOperator):
     def T(self) -> ProductOperator:
         return ProductOperator(self.right.T, self.left.T)
 
-    @cached_property
+    @cached
     def _joined(self) -> MaskOperator | None:
         return self.left.times(self.right)
 
@@ -341,4 +346,4 @@ def _row_sums(operator: MaskOperator) -> Tensor:
     """Row sums, shape ``[N, H or 1]``, without a gradient."""
     with torch.no_grad():
         ones = torch.ones(operator.num_nodes, operator.heads or 1, dtype=operator.dtype, device=operator.device)
-        return operator @ ones
+        return operator.product(ones)

@@ -108,7 +108,7 @@ class MaskOperator(AttentionMask, ABC):
             check_within_graphs(layout, pattern.row, pattern.col)
             eye = identity_columns(layout, self.dtype)
             return column_blocks(
-                layout, self @ (eye if self.heads is None else eye[:, None].expand(-1, self.heads, -1))
+                layout, self.product(eye if self.heads is None else eye[:, None].expand(-1, self.heads, -1))
             )
 
         return DenseBlocks(make, lambda sizes: share * self.num_multiply_adds * max(sizes, default=0))
@@ -121,7 +121,7 @@ class MaskOperator(AttentionMask, ABC):
     def _matmul(self, x: Tensor) -> Tensor:
         """Product with ``x`` of shape ``[N, C]``, or ``[N, H, C]`` if the mask has heads."""
 
-    def __matmul__(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         """Product ``op @ x`` with ``x`` of shape ``[N, *]``, or ``[N, H, *]`` if the mask has heads; the same shape.
 
         Half precision is widened for the product, as under autocast.
@@ -154,8 +154,8 @@ class MaskOperator(AttentionMask, ABC):
         """
         eye = torch.eye(self.num_nodes, dtype=self.dtype, device=self.device)
         if self.heads is None:
-            return self @ eye
-        return (self @ eye[:, None].expand(-1, self.heads, -1)).transpose(0, 1)
+            return self.product(eye)
+        return self.product(eye[:, None].expand(-1, self.heads, -1)).transpose(0, 1)
 
     def __add__(self, other: MaskOperator) -> MaskOperator:
         return ARITHMETIC["sum"](self, other) if isinstance(other, MaskOperator) else NotImplemented
@@ -190,13 +190,13 @@ class NonNegativeOperator(MaskOperator):
 
 def product_by_head(operator: MaskOperator, x: Tensor) -> Tensor:
     """Product with ``x`` ``[N, C]`` or ``[N, H, C]``; a mask without heads is used for every head."""
-    return operator @ x if operator.heads is not None else (operator @ x.flatten(1)).view_as(x)
+    return operator.product(x) if operator.heads is not None else operator.product(x.flatten(1)).view_as(x)
 
 
 def common_nodes(operators: Sequence[MaskOperator], purpose: str) -> int:
     """Common number of nodes of masks. Raises ValueError if the numbers differ."""
     sizes = [operator.num_nodes for operator in operators]
-    if len(set(sizes)) != 1:
+    if any(size != sizes[0] for size in sizes):
         raise ValueError(f"masks to {purpose} must share their nodes (got {sizes})")
     return sizes[0]
 

@@ -117,7 +117,7 @@ class BorderedOperator(MaskOperator):
 
     def _matmul(self, x: Tensor) -> Tensor:
         nodes, tokens = x.index_select(0, self.node), x.index_select(0, self.token)
-        of_nodes = self.operator @ nodes + tokens.index_select(0, self.batch)
+        of_nodes = self.operator.product(nodes) + tokens.index_select(0, self.batch)
         sums = segment_sum(nodes, self.batch)
         of_tokens = tokens + pad(sums, (0, 0) * (sums.dim() - 1) + (0, self.num_graphs - sums.size(0)))
         return torch.empty_like(x).index_copy(0, self.node, of_nodes).index_copy(0, self.token, of_tokens)

@@ -22,7 +22,7 @@ class DenseOperator(TensorMask, MaskOperator):
         TypeError: If it is not floating point.
     """
 
-    __matmul__ = MaskOperator.__matmul__  # checks its input, and takes any trailing shape
+    product = MaskOperator.product  # checks its input, and takes any trailing shape
 
     def __init__(self, matrix: Tensor) -> None:
         check_floating("matrix", matrix)

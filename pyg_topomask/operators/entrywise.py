@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from pyg_topomask.operators.scaled import ConstantOperator, DiagonalScaledOperat
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
 from pyg_topomask.ops.attention.mask import Rows, Support, evaluate, row_sums
 from pyg_topomask.ops.blocks import BlockLayout
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import cached, once_per_batch
 from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 
@@ -45,7 +44,7 @@ class EntrywiseOperator(CombinedOperator):
     def _like(self, operators: list[MaskOperator]) -> EntrywiseOperator:
         return EntrywiseOperator(*operators)
 
-    @cached_property
+    @cached
     def _costs(self) -> dict[str, int]:
         """Multiply-adds of a product with one column, of the ways that need not form the matrices."""
         costs, factors = {}, [_factors(operator) for operator in self.operators]

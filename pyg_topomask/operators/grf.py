@@ -139,5 +139,5 @@ class GRFOperator(MaskOperator):
         return self.walks.diagonal_change @ monomials(self.modulation, self.key_modulation).t()
 
     def _matmul(self, x: Tensor) -> Tensor:
-        product = self.factors @ x
+        product = self.factors.product(x)
         return product if self.walks.diagonal is None else product + self._diagonal_change()[..., None].to(x.dtype) * x

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_choice
 from pyg_topomask.operators.base import NonNegativeOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.memo import is_learned
-from pyg_topomask.ops.products.chebyshev import heat_series
+from pyg_topomask.ops.products.chebyshev import HeatSeries, heat_series
 from pyg_topomask.ops.products.laplacian import LAPLACIANS, heat_generator
 from pyg_topomask.ops.products.polynomial import Basis, polynomial_attention, polynomial_blocks, polynomial_product
 
@@ -81,14 +82,21 @@ class HeatOperator(NonNegativeOperator):
         self._root = self._generator.root  # of this mask; its reciprocal is that of the transposed one
         self._longest = float(self.time.detach().max()) if longest is None else longest
         has_dtype = isinstance(time, Tensor) or edge_weight is not None
-        self._check_range(self.dtype if has_dtype else torch.float64)
-        low, high, reached, condition = self._generator.bounds
-        margin = np.exp(-self._longest * (reached - low))  # of the end beyond the spectrum
-        self._coeffs = heat_series(self.time, low, high, tol * margin / condition, self._longest)  # [K + 1, U, H or 1]
+        dtype = self.dtype if has_dtype else torch.float64
+        series, self._is_wide, self._low = plans.once("heat.series", lambda: self._series(dtype))
+        self._coeffs = series.coeffs(self.time)  # [K + 1, U, H or 1]
         self.product_cost = 1.0 if is_learned(self._generator.value) else 0.1  # `contract` serves
         self.num_multiply_adds = self._coeffs.size(0) * (self._generator.pattern.nnz + 2 * num_nodes)
+
+    def _series(self, dtype: torch.dtype) -> tuple[HeatSeries, bool, Tensor]:
+        """The series for all times up to the longest one, whether it needs float64, and lower ends of the intervals."""
+        self._check_range(dtype)
+        low, high, reached, condition = self._generator.bounds
+        margin = np.exp(-self._longest * (reached - low))  # of the end beyond the spectrum
+        series = heat_series(low, high, self.tol * margin / condition, self._longest, self.device)
         width = self._longest * (high - low).max(initial=0) / 2
-        self._is_wide = bool(2 * _ROUNDING * torch.finfo(torch.float32).eps * (1 + width) > tol)
+        is_wide = bool(2 * _ROUNDING * torch.finfo(torch.float32).eps * (1 + width) > self.tol)
+        return series, is_wide, torch.from_numpy(low).to(self.device, non_blocking=True)
 
     @property
     def T(self) -> HeatOperator:
@@ -102,8 +110,7 @@ class HeatOperator(NonNegativeOperator):
     def error(self) -> float | Tensor:
         if self.laplacian != "adjacency":
             return self.tol
-        low = torch.from_numpy(self._generator.bounds[0]).to(self.device, non_blocking=True)
-        largest = torch.exp(-self.time.detach().double() * low[:, None])  # [U, H or 1]
+        largest = torch.exp(-self.time.detach().double() * self._low[:, None])  # [U, H or 1]
         error = self.tol * largest.index_select(0, self._generator.interval)
         return error[:, 0] if self.heads is None else error
 
@@ -125,6 +132,8 @@ class HeatOperator(NonNegativeOperator):
         return Basis(generator.pattern, generator.value, chebyshev=True), self._coeffs, group
 
     def _check_range(self, dtype: torch.dtype) -> None:
+        if plans.reading():
+            return
         exponent = -self._longest * float(self._generator.bounds[0].min(initial=0))
         if exponent > log(torch.finfo(dtype).max):
             raise ValueError(

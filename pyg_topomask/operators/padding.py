@@ -39,4 +39,4 @@ class PaddingOperator(NonNegativeOperator, DiagonalScaledOperator):
         self.node_mask = node_mask
 
     def _matmul(self, x: Tensor) -> Tensor:
-        return self.operator @ torch.where(self.node_mask[:, None], x, 0)  # also if padding nodes hold NaN
+        return self.operator.product(torch.where(self.node_mask[:, None], x, 0))  # also if padding nodes hold NaN

@@ -217,4 +217,4 @@ class ConstantOperator(WrappedOperator):
         return self.operator.to_dense()
 
     def _matmul(self, x: Tensor) -> Tensor:
-        return self.operator @ x
+        return self.operator.product(x)

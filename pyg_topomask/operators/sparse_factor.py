@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_floating
 from pyg_topomask.limits import limits
 from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks, Rows, Support
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.csr import check_edges
-from pyg_topomask.ops.memo import is_learned, kept_property, outside_transforms
+from pyg_topomask.ops.memo import cached, is_learned, kept_property, outside_transforms
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
@@ -86,7 +86,7 @@ class SparseFactorOperator(MaskOperator):
         if factors:
             self.dtype, self.device = self.numbers[0].dtype, self.numbers[0].device
 
-    @cached_property
+    @cached
     def _meeting(self) -> Meeting:
         return Meeting(*(factor.pattern for factor in self.factor_pair))
 
@@ -122,14 +122,14 @@ class SparseFactorOperator(MaskOperator):
             lambda: (self._constant_pairs if self.keeps_pairs else self._meeting.joined)[0],
         )
 
-    @cached_property
+    @cached
     def keeps_pairs(self) -> bool:
         """Whether the pairs are constant and computed once: on CPU, if nothing is learned and heads share the mask.
 
         There must be no negative entries: `sparse_product` omits pairs whose terms cancel, and the bounding mask has
         them.
         """
-        if any(map(is_learned, self.numbers)) or self.heads is not None or self.device.type != "cpu":
+        if plans.reading() or any(map(is_learned, self.numbers)) or self.heads is not None or self.device.type != "cpu":
             return False
         return all(map(non_negative, self.numbers))
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_choice
 from pyg_topomask.operators.base import SymmetricOperator
 from pyg_topomask.operators.forest import TREE_PASSES, tree_block_work, tree_distances
 from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
+from pyg_topomask.ops.memo import cached
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.numerics import at_least_float32, product_eps
 from pyg_topomask.ops.products.centroid import centroid_plan, distance_product
@@ -55,8 +55,9 @@ class TreeDistanceOperator(SymmetricOperator):
         self.parent, self.values, self.numbers = parent, values, (values,)
         self.num_nodes, self.heads = parent.numel(), coefficient_heads("values", values)
         self.dtype, self.device = values.dtype, parent.device
-        self._num_hops = min(values.size(-1) - 1, diameter(parent))
-        self.method = self._cheapest() if method == "auto" else method
+        most = values.size(-1) - 1
+        self._num_hops = most if plans.planned() else min(most, diameter(parent))  # a plan serves trees of any size
+        self.method = plans.once("method", self._cheapest) if method == "auto" else method
         self.product_cost = 0.1 if self.method == "histogram" else 0.3  # 0.1: `contract` serves
 
     def _with(self, values: Tensor) -> TreeDistanceOperator:
@@ -70,7 +71,7 @@ class TreeDistanceOperator(SymmetricOperator):
         norm = values.norm(dim=-1)
         return (_ROUNDING * product_eps(self.dtype) * norm).expand(self.num_nodes, *norm.shape)
 
-    @cached_property
+    @cached
     def num_multiply_adds(self) -> int:
         return self._histogram_work if self.method == "histogram" else self._centroid_work
 

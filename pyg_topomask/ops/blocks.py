@@ -40,7 +40,7 @@ class BlockLayout:
         Args:
             shared: Whether the graphs of each group have one block; no group if empty.
         """
-        key = tuple(shared) or (False,) * len(self.groups.graphs)
+        key = tuple(shared) or (False,) * len(self.groups.shapes)
         if key not in self._tables:
             first, rows, start = [0, *accumulate(self.groups.num_nodes)], [], 0
             for graphs, (_, width), one in zip(self.groups.graphs, self.groups.shapes, key):
@@ -163,7 +163,7 @@ def identity_columns(layout: BlockLayout, dtype: torch.dtype) -> Tensor:
 
     The product of a block-diagonal mask and these columns contains all of its blocks (`column_blocks`).
     """
-    width = max(layout.groups.num_nodes, default=0)
+    width = layout.groups.width
     return (layout.column[:, None] == torch.arange(width, device=layout.column.device)).to(dtype)
 
 

@@ -63,7 +63,7 @@ def neighbour_sum(x: Tensor, edge_index: Tensor) -> Tensor:
     Returns:
         Shape ``[N, C]``.
     """
-    return _NeighbourSum.apply(x, _sources(edge_index, x.size(0)))
+    return _NeighbourSum.of(x, _sources(edge_index, x.size(0)))
 
 
 class _NeighbourSum(Linear):

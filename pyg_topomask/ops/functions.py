@@ -9,7 +9,12 @@ from torch import Tensor
 
 
 class Mapped(torch.autograd.Function):
-    """A function with one result that `torch.vmap` maps by one call for each entry of the batch."""
+    """A function with one result that `torch.vmap` maps by one call for each entry of the batch; call `of`."""
+
+    @classmethod
+    def of(cls, *inputs: Any) -> Any:
+        """The result. ``torch.compile`` and ``torch.export`` see ``forward``, whose derivatives torch knows."""
+        return cls.forward(*inputs) if torch.compiler.is_compiling() else cls.apply(*inputs)
 
     @classmethod
     def apply(cls, *inputs: Any) -> Any:

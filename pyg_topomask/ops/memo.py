@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, lru_cache, wraps
-from typing import Any, TypeVar
+from functools import lru_cache, wraps
+from typing import Any, Generic, TypeVar
 from weakref import ref
 
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils.weak import WeakIdKeyDictionary
+
+from pyg_topomask import plan as plans
 
 Result = TypeVar("Result")
 
@@ -38,7 +40,8 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
 
     def remembered(*args: Any) -> Result:
         known: dict[Any, tuple[list[Any], Result]] = results.setdefault(args[0], {})
-        key = tuple((id(arg), _version(arg)) if isinstance(arg, Tensor) else arg for arg in args)
+        of_args = ((id(arg), _version(arg)) if isinstance(arg, Tensor) else arg for arg in args)
+        key = plans.making(), *of_args
         if key in known and all(alive() is not None for alive in known[key][0]):  # ids may be reused
             return known[key][1]
         # The stored result must not depend on the mode of the first call.
@@ -50,9 +53,15 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
         return result
 
     when_compiling = function if traced else torch.compiler.disable(remembered)
+    name = f"{function.__module__}.{function.__qualname__}"
 
     @wraps(function)
     def call(*args: Any) -> Result:
+        if plans.planned() and not traced:
+            return plans.once(name, lambda: found(*args))  # type: ignore[no-any-return]
+        return found(*args)
+
+    def found(*args: Any) -> Result:
         compiling = torch.compiler.is_compiling()
         if not compiling and (forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None):
             args = tuple(_plain(x) if isinstance(x, Tensor) and not x.is_floating_point() else x for x in args)
@@ -71,18 +80,36 @@ def once_per_setting(most: int) -> Callable[[Callable[..., Result]], Callable[..
     return lambda function: lru_cache(most)(torch.inference_mode(False)(on_values(function)))
 
 
-class kept_property(cached_property[Result]):  # noqa: N801
-    """A `cached_property` whose tensors also serve training if they are first read in inference mode.
+class cached(Generic[Result]):  # noqa: N801
+    """A `functools.cached_property` without a lock, which ``torch.compile`` can trace."""
+
+    def __init__(self, function: Callable[[Any], Result]) -> None:
+        self.function, self.__doc__ = function, function.__doc__
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+        if instance is None:
+            return self
+        result = self.function(instance)
+        object.__setattr__(instance, self.name, result)
+        return result
+
+
+class kept_property(cached[Result]):  # noqa: N801
+    """A `cached` property whose tensors also serve training if they are first read in inference mode.
 
     Within nested transforms of `torch.func`, nothing is stored: new tensors belong to them, and have no memory later.
     """
 
-    def __init__(self, function: Callable[[Any], Result]) -> None:
-        super().__init__(torch.inference_mode(False)(function))
-
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
-        nested = not torch.compiler.is_compiling() and (torch._C._functorch.maybe_current_level() or 0) > 1
-        return self.func(instance) if nested and instance is not None else super().__get__(instance, owner)
+        if instance is None or torch.compiler.is_compiling():
+            return super().__get__(instance, owner)
+        # A plan keeps the object together with its properties.
+        with torch.inference_mode(False), plans.made(plans.Plan()) if plans.making() else nullcontext():
+            nested = (torch._C._functorch.maybe_current_level() or 0) > 1
+            return self.function(instance) if nested else super().__get__(instance, owner)
 
 
 def is_learned(x: Tensor) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
+
 
 def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Widen half precision, in which sums over a graph lose all digits."""
@@ -46,5 +48,9 @@ def product_eps(dtype: torch.dtype) -> float:
 
 
 def non_negative(x: Tensor) -> bool:
-    """Whether no number is negative. Always false on CUDA, where the check would wait for the device."""
-    return not x.is_cuda and (x.numel() == 0 or bool(x.detach().min() >= 0))
+    """Whether no number is negative. Always false on CUDA, where the check would wait for the device, and in a plan for
+    numbers that are learned.
+    """
+    if not plans.planned():
+        return not x.is_cuda and (x.numel() == 0 or bool(x.detach().min() >= 0))
+    return plans.once("non_negative", lambda: not x.requires_grad and bool((x >= 0).all()))  # type: ignore[no-any-return]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import holds, is_exporting
 from pyg_topomask.ops.functions import Linear
 from pyg_topomask.ops.memo import kept_property, once_per_batch
@@ -23,34 +23,45 @@ _UNSORTED = "'batch' must be sorted: sort nodes by graph first, for example with
 _MOST_EMPTY = 2**20  # graphs without nodes; more of them are a number in 'batch' that counts something else
 
 
-class Segments(NamedTuple):
-    """A batch's graphs."""
+class Segments:
+    """A batch's graphs.
 
-    ptr: list[int]
-    """First node of each graph, followed by the number of nodes: ``B + 1`` numbers."""
+    Args:
+        offsets: First node of each graph, followed by the number of nodes, ``[B + 1]``.
+    """
+
+    of_host = ("ptr",)
+
+    def __init__(self, offsets: Tensor) -> None:
+        self.offsets = offsets
+        self.ptr: list[int] = offsets.tolist()
+        """The same numbers on the host."""
 
     @property
     def num_graphs(self) -> int:
         """Number of graphs ``B``."""
-        return len(self.ptr) - 1
+        return self.offsets.size(0) - 1
 
 
 class SizeGroups:
     """A batch's graphs in at most 8 groups of similar size, each padded to its largest graph.
 
     Groups end at 64 nodes (on CPU at 32), below which a call costs more than its pairs, and at powers of the square
-    root of two, so that padding at most doubles the pairs of larger graphs.
+    root of two, so that padding at most doubles the pairs of larger graphs. A plan has one group, because compiled code
+    is made for a number of groups.
 
     Args:
         num_nodes: Number of nodes of every graph.
         device: Device of the batch.
     """
 
+    of_host = ("num_nodes", "graphs", "inside")
+
     def __init__(self, num_nodes: list[int], device: torch.device) -> None:
-        self.num_nodes, self.device = num_nodes, device
+        self.num_nodes, self.device, self.is_planned = num_nodes, device, plans.planned()
         steps = [(n * n - 1).bit_length() for n in num_nodes]  # 2 log2(n), rounded up
         least = _LEAST_STEP_CPU if device.type == "cpu" else _LEAST_STEP
-        least = max(least, max(steps, default=0) - _MOST_GROUPS + 1)
+        least = max(least, max(steps, default=0) - (0 if self.is_planned else _MOST_GROUPS - 1))
         found: dict[int, list[int]] = {}
         for graph, nodes in enumerate(num_nodes):
             if nodes:
@@ -60,6 +71,11 @@ class SizeGroups:
         self.shapes = [(len(graphs), max(num_nodes[graph] for graph in graphs)) for graphs in self.graphs]
         """Number of graphs ``g`` of each group, and number of nodes ``n`` of the largest one."""
 
+    @property
+    def width(self) -> int:
+        """Number of nodes of the largest graph."""
+        return self.shapes[-1][1] if self.shapes else 0
+
     @kept_property
     def slot(self) -> Tensor | None:
         """Row of each node in the padded groups, one after the other, shape ``[N]``; :obj:`None` if nothing moves."""
@@ -68,34 +84,40 @@ class SizeGroups:
             for graph in graphs:
                 start[graph], total = total, total + width
         before = accumulate(self.num_nodes, initial=0)
-        if total == sum(self.num_nodes) and all(a == b for a, b, n in zip(start, before, self.num_nodes) if n):
+        moves = total != sum(self.num_nodes) or any(a != b for a, b, n in zip(start, before, self.num_nodes) if n)
+        if not moves and not self.is_planned:
             return None
         first, count = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in (start, self.num_nodes))
         return ragged_ranges(first, count)[1].to(self.device, non_blocking=True)
 
     def split(self, x: Tensor) -> list[Tensor]:
         """Rows of ``x`` ``[N, *]`` of each group, ``[g, n, *]``; zeros after the nodes of a smaller graph."""
-        if not self.graphs:
+        if not self.shapes:
             return []
         lengths = [g * n for g, n in self.shapes]
-        rows = x if self.slot is None else _Place.apply(x, self.slot, sum(lengths), False)
+        rows = x if self.slot is None else _Place.of(x, self.slot, sum(lengths), False)
         return [part.unflatten(0, shape) for part, shape in zip(rows.split(lengths), self.shapes)]
 
     def join(self, parts: list[Tensor]) -> Tensor:
         """The rows ``[N, *]`` of the nodes in parts ``[g, n, *]``."""
         rows = torch.cat([part.flatten(0, 1) for part in parts]) if len(parts) > 1 else parts[0].flatten(0, 1)
-        return rows if self.slot is None else _Place.apply(rows, self.slot, rows.size(0), True)
+        return rows if self.slot is None else _Place.of(rows, self.slot, rows.size(0), True)
 
     @kept_property
-    def inside(self) -> list[Tensor | None]:
-        """Pairs of nodes of each group's graphs, bool, ``[g, n, n]``; :obj:`None` if nothing is padded."""
+    def filled(self) -> list[Tensor | None]:
+        """Rows of each group's graphs that are nodes, bool, ``[g, n]``; :obj:`None` if nothing is padded."""
         found: list[Tensor | None] = []
         for graphs, (_, width) in zip(self.graphs, self.shapes):
             sizes = torch.tensor([self.num_nodes[graph] for graph in graphs], device="cpu")
             node = torch.arange(width, device=self.device) < sizes[:, None].to(self.device, non_blocking=True)
-            is_padded = any(self.num_nodes[graph] < width for graph in graphs)
-            found.append(node[:, :, None] & node[:, None] if is_padded else None)
+            is_padded = self.is_planned or any(self.num_nodes[graph] < width for graph in graphs)
+            found.append(node if is_padded else None)
         return found
+
+    @kept_property
+    def inside(self) -> list[Tensor | None]:
+        """Pairs of nodes of each group's graphs, bool, ``[g, n, n]``; :obj:`None` if nothing is padded."""
+        return [None if node is None else node[:, :, None] & node[:, None] for node in self.filled]
 
 
 class _Place(Linear):
@@ -142,7 +164,7 @@ def segments(batch: Tensor) -> Segments:
         raise ValueError(
             f"'batch' names graph {num_graphs - 1}, but there are {batch.numel()} nodes; graphs are numbered 0, 1, …"
         )
-    return Segments(row_pointers(batch, num_graphs).tolist())
+    return Segments(row_pointers(batch, num_graphs))
 
 
 def size_groups(batch: Tensor | int) -> SizeGroups:
@@ -152,7 +174,10 @@ def size_groups(batch: Tensor | int) -> SizeGroups:
 
 @once_per_batch
 def _size_groups(batch: Tensor) -> SizeGroups:
-    return SizeGroups([b - a for a, b in pairwise(segments(batch).ptr)], batch.device)
+    groups = SizeGroups([b - a for a, b in pairwise(segments(batch).ptr)], batch.device)
+    if plans.planned():
+        groups.slot, groups.filled  # noqa: B018  # a plan has no sizes on the host, by which to find them later
+    return groups
 
 
 def in_groups(
@@ -173,7 +198,7 @@ def in_groups(
     Returns:
         Shape ``[N, H, D]``.
     """
-    if not groups.graphs:
+    if not groups.shapes:
         return v + (q * k).sum(-1, keepdim=True)  # no rows, with gradients
     widths = [x.size(-1) for x in (q, k, v)]
     moved = (q, k, v) if groups.slot is None else [torch.cat([q, k, v], dim=-1)]  # one array takes fewer calls

@@ -107,6 +107,9 @@ class Pattern:
     @kept_property
     def row(self) -> Tensor:
         """Row of each entry, int32, shape ``[nnz]``."""
+        if torch.compiler.is_compiling():
+            entries = torch.arange(self.nnz, device=self.col.device, dtype=self.rowptr.dtype)
+            return torch.searchsorted(self.rowptr, entries, right=True, out_int32=True) - 1
         with outside_transforms(self.rowptr):
             rows = torch.arange(self.num_rows, device=self.col.device, dtype=torch.int32)
             return torch.repeat_interleave(rows, self.rowptr.diff(), output_size=self.nnz)
@@ -198,7 +201,7 @@ def spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
     Returns:
         Shape ``[num_rows, C]`` or ``[num_rows, H, C]``.
     """
-    return _SpMM.apply(value, x, pattern)
+    return _SpMM.of(value, x, pattern)
 
 
 def sampled_product(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
@@ -212,7 +215,7 @@ def sampled_product(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
     Returns:
         Shape ``[nnz]`` or ``[nnz, H]``.
     """
-    return _SampledProduct.apply(left, right, pattern)
+    return _SampledProduct.of(left, right, pattern)
 
 
 @torch.no_grad()
@@ -224,7 +227,7 @@ def row_maximum(pattern: Pattern, value: Tensor) -> Tensor:
 
 def permute_rows(x: Tensor, order: Tensor | None, inverse: Tensor | None) -> Tensor:
     """``x[order]`` for a permutation and its inverse; ``x`` itself if ``order`` is :obj:`None`."""
-    return x if order is None else _Permute.apply(x, order, inverse)
+    return x if order is None else _Permute.of(x, order, inverse)
 
 
 def _order_by_column(pattern: Pattern) -> Tensor:
@@ -285,6 +288,9 @@ class _SampledProduct(Bilinear):
 
 
 def _matmul(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # compiled code joins the parts
+        terms = value.view(*value.shape, *[1] * (x.dim() - value.dim())) * x.index_select(0, pattern.col)
+        return x.new_zeros(pattern.num_rows, *x.shape[1:]).index_add(0, pattern.row, terms)
     if is_mapped(value, x):
         return _each_product(pattern.rowptr, pattern.col, pattern.num_cols, value, x)
     if pattern.nnz == 0 or x.numel() == 0:
@@ -319,6 +325,8 @@ def _transposed_spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
 
 
 def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():
+        return (left.index_select(0, pattern.row) * right.index_select(0, pattern.col)).sum(-1)
     if is_mapped(left, right):
         return _each_sampled(pattern.rowptr, pattern.col, pattern.num_cols, left, right)
     if pattern.nnz == 0 or left.numel() == 0:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import Module
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Batch, Data
 
@@ -45,6 +46,8 @@ class AttentionCase:
     """Names of the graphs for the checks."""
     tol: ClassVar[dict[str, Any]] = {"rtol": 1e-10, "atol": 1e-12}
     """Tolerances of comparisons in float64."""
+    plan_tol: ClassVar[dict[str, Any]] = {"rtol": 1e-9, "atol": 1e-11}
+    """Tolerances of results with a plan in float64: it may choose another engine, or a longer series."""
     transform: ClassVar[str] = "add the transform Add"
     """What the error about a missing attribute must say."""
     equivariant: ClassVar[bool] = True
@@ -153,6 +156,23 @@ class AttentionCase:
         torch.testing.assert_close(again, (out[perm], carry), **self.tol)
         with pytest.raises(ValueError, match="'carry'"):
             attn(x, batch.batch, batch, carry=start[:1])
+
+    def test_a_plan_gives_the_same(self) -> None:
+        attn, batch = self.build().double(), self._batch()
+        x = self._input(batch.num_nodes).requires_grad_()
+        inputs = [x, *attn.parameters()]
+
+        def results(out: Tensor) -> list[Tensor]:
+            return [out, auxiliary_loss(attn), *_gradients([out, auxiliary_loss(attn)], inputs)]
+
+        plan, wanted = attn.plan(batch), results(attn(x, batch.batch, batch))
+        leaves, spec = tree_flatten(plan)
+        assert all(isinstance(leaf, Tensor) for leaf in leaves)
+        assert plan.nbytes == sum(leaf.nbytes for leaf in leaves)
+        for same in (plan, tree_unflatten(leaves, spec), pickle.loads(pickle.dumps(plan)), plan.to("cpu")):
+            torch.testing.assert_close(results(attn(x, plan=same)), wanted, **self.plan_tol)
+        with torch.no_grad():
+            torch.testing.assert_close(attn.eval()(x, plan=plan), attn(x, batch.batch, batch), **self.plan_tol)
 
     def test_checkpointing_changes_no_gradient(self) -> None:
         (attn, batch, x), found = self._case(), []

@@ -24,8 +24,8 @@ from torch_geometric.data import Batch, Data
 from pyg_topomask.nn import GRFMask, HeatMask, PowerSeriesMask, RWGNKMask, TreeMask
 from pyg_topomask.operators import DenseOperator, LowRankOperator, MaskOperator, ToeplitzOperator
 from pyg_topomask.ops.attention import costs
+from pyg_topomask.ops.attention.choice import ENGINES
 from pyg_topomask.ops.attention.kernels import Kernel
-from pyg_topomask.ops.attention.plan import ENGINES
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.transforms import AddRandomWalks, AddTreeOrder
 

@@ -23,8 +23,8 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask, PowerSeriesMask, ToeplitzMask
 from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.ops.attention.choice import ENGINES, choose_engine
 from pyg_topomask.ops.attention.kernels import Kernel
-from pyg_topomask.ops.attention.plan import ENGINES, plan
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks
 
@@ -59,7 +59,7 @@ def count(problem: Problem) -> int:
     mask, num_nodes, width = problem.mask, problem.k.size(0), CHANNELS + 1
     if mask is None:
         return 2 * num_nodes * FEATURES * width
-    if ENGINES[plan(problem)].path == "pairwise":
+    if ENGINES[choose_engine(problem)].path == "pairwise":
         return problem.num_pairs * (FEATURES + width + NUM_COEFFS)
     return (mask.num_multiply_adds + 2 * num_nodes) * FEATURES * width
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial, wraps
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any, ClassVar, Literal, TypeVar, cast, overload
 
 import torch
@@ -11,34 +12,37 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import NonFiniteError, check_dtype, check_heads, check_integer, is_exporting, readable
 from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
 from pyg_topomask.nn.card import Described
 from pyg_topomask.nn.edge_probe import EdgeProbe, ending_explanations
-from pyg_topomask.nn.graph_attributes import check_homogeneous
-from pyg_topomask.nn.recorded import call_in_program
+from pyg_topomask.nn.graph_attributes import OF_TOKENS, PlannedGraph, check_homogeneous, with_attributes
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pairs_of_rows
-from pyg_topomask.ops.segment import check_batch
+from pyg_topomask.ops.segment import check_batch, segments
+from pyg_topomask.plan import Plan
+
+_OF_GRAPHS = ("edge_index", "edge_weight", "edge_type", "edge_attr", "ptr", *OF_TOKENS)
+"""Attributes of every graph that attentions and masks may read."""
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 def uncompiled(forward: Forward) -> Forward:
-    """Let ``torch.compile`` call an attention's ``forward`` as it is, and exported programs as a single operator.
-
-    Patterns, blocks and sizes depend on the values of a batch, which tracing does not know. In compiled code, a single
-    operator gained no time: a training step took 1.01 to 1.13 times as long. ``torch.export`` traces the attentions
-    whose ``is_traceable`` is true.
+    """Let ``torch.compile`` call an attention's ``forward`` as it is where there is no plan: patterns, blocks and sizes
+    depend on the values of a batch, which tracing does not know. ``torch.export`` needs a plan.
     """
     as_it_is = torch.compiler.disable(forward)
 
     @wraps(forward)
     def call(self: Any, *inputs: Any, **more: Any) -> Any:
-        if not is_exporting():
-            if isinstance(inputs[0], Tensor) and inputs[0].is_floating_point():
-                check_dtype(self, inputs[0])
-            return as_it_is(self, *inputs, **more)
-        return (partial(forward, self) if self.is_traceable else partial(call_in_program, self))(*inputs, **more)
+        if plans.reading():
+            return forward(self, *inputs, **more)
+        if is_exporting():
+            raise RuntimeError(f"torch.export takes {type(self).__name__} with a plan: attn(x, plan=attn.plan(graph))")
+        if isinstance(inputs[0], Tensor) and inputs[0].is_floating_point():
+            check_dtype(self, inputs[0])
+        return as_it_is(self, *inputs, **more)
 
     return cast(Forward, call)
 
@@ -107,8 +111,6 @@ class Attention(Described):
     """Number of heads ``H``."""
     edge_dim: int | None = None
     """Width of ``graph.edge_attr``; :obj:`None` if the attention does not read it."""
-    is_traceable: bool = False
-    """Whether ``forward`` is plain torch, without sizes that depend on values, while ``torch.export`` traces it."""
     auxiliary_loss: Tensor | None = None
     """Term that the last forward pass adds to the loss."""
     _weights: Callable[..., PairWeights] | None = None
@@ -156,6 +158,7 @@ class Attention(Described):
         batch: Tensor | None = None,
         graph: Data | Batch | None = None,
         *,
+        plan: Plan | None = None,
         return_attention_weights: bool = False,
         rows: Rows = None,
         **settings: Any,
@@ -167,10 +170,18 @@ class Attention(Described):
 
         Args:
             x, batch, graph, settings: Arguments of `forward`.
+            plan: What `plan` has found of the batch and the graph. Of ``graph``, only the attributes `moving` are read
+                then.
             return_attention_weights: Whether to return the weights of `attention_weights`, too. The output stays the
                 same, bit for bit.
             rows: Nodes whose weights are returned; all if :obj:`None`.
         """
+        if plan is not None:
+            with plans.read(plan):
+                own = {} if graph is None else {key: graph[key] for key in self.moving if graph.get(key) is not None}
+                seen = PlannedGraph({**plan.given, **own}, x.size(0))
+                more = {"return_attention_weights": True, "rows": rows} if return_attention_weights else {}
+                return self(x, plan.batch, seen, **more, **settings)
         if isinstance(x, Tensor) and (x.dim() == 3 or x.is_nested):
             settings |= {"return_attention_weights": return_attention_weights, "rows": rows}
             return self._attend_dense(x, batch, graph, **settings)
@@ -182,6 +193,46 @@ class Attention(Described):
         if self.probe.is_watched:
             self.probe.show(graph, *found)
         return (out, found) if return_attention_weights else out
+
+    def plan(
+        self,
+        graph: Data | None = None,
+        batch: Tensor | None = None,
+        num_nodes: int | None = None,
+        like: Plan | None = None,
+    ) -> Plan:
+        """What the attention has to know of a batch, for ``attn(x, plan=plan)``; see :class:`~pyg_topomask.Plan`.
+
+        Args:
+            graph: The ``Data`` or ``Batch`` with the attributes ``requires``.
+            batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
+            num_nodes: ``N``, if neither ``graph`` nor ``batch`` is given.
+            like: An earlier plan, whose engines the plan takes, so that compiled code serves both.
+
+        Raises:
+            TypeError, ValueError: As in `forward`; also if an attribute of the graph requires a gradient.
+        """
+        check_homogeneous(graph)
+        batch = graph.get("batch") if batch is None and graph is not None else batch
+        if batch is None:
+            count = num_nodes if graph is None else int(graph.num_nodes)
+            if count is None:
+                raise ValueError("a plan needs 'graph', 'batch' or 'num_nodes' (all are None)")
+            device = next((x.device for x in (graph or Data()).to_dict().values() if isinstance(x, Tensor)), None)
+            batch = torch.zeros(count, dtype=torch.int64, device=device)
+        if graph is not None:
+            graph = with_attributes(graph, batch=batch, num_nodes=batch.numel())
+        plan = Plan(of_graph(graph, batch, self.requires, self.moving))
+        like_x = next(self.parameters(), torch.empty(0))
+        x = torch.zeros(batch.numel(), self.channels, dtype=like_x.dtype, device=like_x.device)
+        with plans.made(plan, like), as_learned(self):
+            self.forward(x, batch, graph)
+        return plan
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """Attributes of the graph that may have a gradient, so that they are not a part of plans."""
+        return () if self.edge_dim is None else ("edge_attr",)
 
     def _attend_dense(
         self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, mask: Tensor | None = None, **more: Any
@@ -240,6 +291,46 @@ class Attention(Described):
     def __getstate__(self) -> dict[str, Any]:
         # The last loss belongs to an autograd graph, which can neither be copied nor pickled.
         return {**self.__dict__, "auxiliary_loss": None}
+
+
+def of_graph(graph: Data | None, batch: Tensor, requires: Iterable[str], moving: Iterable[str] = ()) -> dict[str, Any]:
+    """What a plan keeps of a graph: the attributes that may be read, batch vector and ``ptr``.
+
+    Raises:
+        ValueError: If an attribute other than ``moving`` ones requires a gradient.
+    """
+    check_batch(batch, batch.numel())
+    names = [name for name in dict.fromkeys([*requires, *_OF_GRAPHS]) if graph is not None]
+    given = {name: graph[name] for name in names if graph.get(name) is not None}  # type: ignore[union-attr, index]
+    for name, value in given.items():
+        if isinstance(value, Tensor) and value.requires_grad and name not in moving:
+            raise ValueError(f"{name!r} requires a gradient, and a plan is constant: call the module without a plan")
+    ptr = given.get("ptr")
+    fits = ptr is not None and int(ptr[-1]) == batch.numel()
+    return {**given, "batch": batch, "ptr": ptr if fits else segments(batch).offsets.long()}
+
+
+def kind_of(module: Module) -> Any:
+    """What decides about the plan of a module: its classes and settings; modules of one kind share their plans."""
+    simple = (bool, int, float, str, tuple, type(None))
+    return tuple(
+        (name, type(part), *((key, repr(value)) for key, value in vars(part).items() if isinstance(value, simple)))
+        for name, part in module.named_modules()
+    )
+
+
+@contextmanager
+def as_learned(module: Module) -> Iterator[None]:
+    """Let all parameters of a module require gradients: a plan must not depend on those that are frozen now."""
+    frozen = [p for p in module.parameters() if not p.requires_grad]
+    with torch.enable_grad():
+        for p in frozen:
+            p.requires_grad_()
+        try:
+            yield
+        finally:
+            for p in frozen:
+                p.requires_grad_(False)
 
 
 def _with_first(change: Callable[[Tensor], Tensor], result: Any) -> Any:

@@ -88,8 +88,8 @@ class FullAttention(Attention):
         return self.out(out.flatten(1))
 
     @property
-    def is_traceable(self) -> bool:  # type: ignore[override]
-        return self.attn_bias is None and not self.training
+    def moving(self) -> tuple[str, ...]:
+        return () if self.attn_bias is None else (self.attn_bias,)
 
     def _weights(self, x: Tensor, batch: Tensor | None, graph: Data | None, rows: Rows) -> PairWeights:
         (q, k, _), attn_bias = self._split_heads(self.qkv(x)), self._bias(graph)

@@ -16,10 +16,10 @@ from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
+from pyg_topomask.ops.attention.choice import PATHS
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.masked import additive_scores, masked_additive_attention, problem_of
-from pyg_topomask.ops.attention.plan import PATHS
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_weights
 from pyg_topomask.ops.numerics import at_least_float32
 

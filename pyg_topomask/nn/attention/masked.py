@@ -11,7 +11,7 @@ from torch.nn import Linear, Module
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_choice, is_exporting
+from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
@@ -20,13 +20,11 @@ from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import mask_of_graph
 from pyg_topomask.nn.mask.mixture import joined_masks
-from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
+from pyg_topomask.ops.attention.choice import PATHS
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.masked import masked_linear_attention, masked_softmax_attention, problem_of
-from pyg_topomask.ops.attention.plan import PATHS
-from pyg_topomask.ops.attention.traced import linear_of_graphs
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_weights
 from pyg_topomask.ops.numerics import at_least_float32
 
@@ -131,25 +129,12 @@ class MaskedAttention(Attention):
         batch = check_input(x, self.channels, batch, graph)
         q, k, v = self._split_heads(self.qkv(x))
         mask = self.build_mask(x, batch, graph)
-        if is_exporting():
-            out = self._traced(q, k, v, batch)
-        elif self.feature_map is None:
+        if self.feature_map is None:
             out = masked_softmax_attention(q, k, v, mask, batch, self.path, self.normalizer)
         else:
             with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
                 out = self._attend_features(self.feature_map, q, k, v, mask, batch).to(v.dtype)
         return self.out(self.dropout(out.flatten(1)))
-
-    @property
-    def is_traceable(self) -> bool:  # type: ignore[override]
-        return type(self).build_mask is MaskedAttention.build_mask and self.mask is None and not self.training
-
-    def _traced(self, q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:
-        """The heads' outputs without a mask, for ``torch.export``."""
-        if self.feature_map is None:
-            return segment_softmax_attention(q, k, v, batch)
-        q, k = self.feature_map(*at_least_float32(q, k), batch)
-        return linear_of_graphs(q, k, at_least_float32(v)[0], batch).to(v.dtype)
 
     def _weights(self, x: Tensor, batch: Tensor | None, graph: Data | None, rows: Rows) -> PairWeights:
         q, k, _ = self._split_heads(self.qkv(x))

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch_geometric.data import Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import check_input, uncompiled
 from pyg_topomask.nn.attention.primphormer import PrimalBase
@@ -88,19 +89,18 @@ class PrimalAttention(PrimalBase):
         with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
             # Linear attention: e_i = sum_j (φ_q(x_i) · x_j) w_j, where w_j sums the rows of W_e whose sample is node j.
             key, weight = at_least_float32(x, torch.cat([self.weight_e, self.weight_r]).transpose(0, 1))
-            ptr = [0, x.size(0)] if batch is None else segments(batch).ptr
-            node = self._sampled(ptr).to(x.device, non_blocking=True)
+            node = plans.once("primal.samples", lambda: self._sampled(batch, x))
             value = weight.new_zeros(x.size(0), *weight.shape[1:])  # [N, 2 H, s]
-            value = value.index_add(0, node, weight.repeat(node.numel() // self.num_samples, 1, 1))
+            value = value.index_add(0, node.flatten(), weight.repeat(node.size(0), 1, 1))
             key = key.unflatten(1, (self.heads, -1)).repeat(1, 2, 1)
             query = unit_features(self._split(projected)).transpose(0, 1)
             scores = segment_linear_attention(query, key, value, batch).transpose(0, 1).contiguous()
             return self._finish(*self._map_scores(scores), projected.dtype)
 
-    def _sampled(self, ptr: list[int]) -> Tensor:
-        """``num_samples`` nodes at evenly spaced positions in each graph that has nodes."""
-        first = torch.tensor(ptr, device="cpu")
+    def _sampled(self, batch: Tensor | None, x: Tensor) -> Tensor:
+        """``num_samples`` nodes at evenly spaced positions in each graph that has nodes, a row for each graph."""
+        first = torch.tensor([0, x.size(0)] if batch is None else segments(batch).ptr, device="cpu")
         first, size = first[:-1], first.diff()
         first, size = first[size > 0, None], size[size > 0, None]
         steps = torch.arange(self.num_samples, device="cpu")
-        return (first + steps * (size - 1) // max(self.num_samples - 1, 1)).flatten()
+        return (first + steps * (size - 1) // max(self.num_samples - 1, 1)).to(x.device, non_blocking=True)

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.graph_attributes import read_edges
+from pyg_topomask.nn.graph_attributes import count_nodes, read_edges
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import batch_of
 from pyg_topomask.operators.low_rank import LowRankOperator
@@ -58,7 +58,7 @@ class DegreeMask(Mask):
     def forward(self, graph: Data) -> LowRankOperator:
         """The mask of a graph or batch. Raises ValueError if it has no edges to count."""
         (logit,) = at_least_float32(self.logit)
-        degree = _indicator(read_edges(self, graph), int(graph.num_nodes), self.max_degree)
+        degree = _indicator(read_edges(self, graph), count_nodes(graph), self.max_degree)
         z = logit.sigmoid().view(-1, self.max_degree + 1) @ degree.to(logit.dtype)  # its gradient adds in a fixed order
         angle = pi / 4 * z.view(*logit.shape[:-1], degree.size(1))
         sine, cosine = angle.sin(), angle.cos()

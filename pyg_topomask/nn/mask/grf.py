@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.graph_attributes import check_table_size
+from pyg_topomask.nn.graph_attributes import check_table_size, count_nodes
 from pyg_topomask.nn.mask.base import Mask, initial_modulation
 from pyg_topomask.nn.mask.structure import warn_of_walks
 from pyg_topomask.operators import GRFOperator, HeadStackOperator, MaskOperator, ProductOperator
@@ -162,7 +162,7 @@ class GRFMask(Mask):
 
     def _estimate(self, graph: Data, name: str, *functions: Tensor) -> GRFOperator:
         """The mask that the walks of that name estimate."""
-        num_nodes = int(graph.num_nodes)
+        num_nodes = count_nodes(graph)
         first = [graph[f"{name}_{part}"] for part in _PARTS]
         second = first if self.symmetric else [None, None, None]
         if self.two_tables:

@@ -10,8 +10,10 @@ from scipy.special import expit
 from torch.nn import Module
 from torch_geometric.data import Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.graph_attributes import count_nodes
 from pyg_topomask.nn.mask.structure import read_weighted_edges
 from pyg_topomask.nn.mask.time import DiffusionMask
 from pyg_topomask.operators import HeatOperator
@@ -72,6 +74,8 @@ class HeatMask(DiffusionMask):
     @property
     def longest(self) -> float:
         """Upper bound on all times. On CUDA, the host waits for it outside of `times_read_together`."""
+        if plans.planned():  # a plan serves whatever time is learned
+            return self.max_time * (1 + 1e-6)
         raw = float(self.raw_time.detach().max()) if self._raw is None else self._raw
         return self.max_time * float(expit(raw)) * (1 + 1e-6)  # the device rounds to float32
 
@@ -83,7 +87,7 @@ class HeatMask(DiffusionMask):
                 weight.
         """
         edge_index, weight = read_weighted_edges(self, graph)
-        return HeatOperator(edge_index, int(graph.num_nodes), self.time, weight, self.laplacian, self.tol, self.longest)
+        return HeatOperator(edge_index, count_nodes(graph), self.time, weight, self.laplacian, self.tol, self.longest)
 
 
 @contextmanager

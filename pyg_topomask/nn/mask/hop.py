@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.graph_attributes import check_table_size
+from pyg_topomask.nn.graph_attributes import check_table_size, count_nodes
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import HopOperator
 from pyg_topomask.ops.numerics import at_least_float32, bounded_exp
@@ -65,4 +65,4 @@ class HopMask(Mask):
         index, length, size = self.read(graph)
         check_table_size(self, graph, size, "pairs")
         (values,) = at_least_float32(self.values)
-        return HopOperator(index, length, bounded_exp(values) if self.positive else values, int(graph.num_nodes))
+        return HopOperator(index, length, bounded_exp(values) if self.positive else values, count_nodes(graph))

@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.graph_attributes import count_nodes
 from pyg_topomask.nn.mask.base import Mask, initial_modulation
 from pyg_topomask.nn.mask.structure import read_normalized_edges
 from pyg_topomask.operators import MaskOperator, PowerSeriesOperator, ProductOperator
@@ -82,5 +83,5 @@ class PowerSeriesMask(Mask):
         """
         (modulation,) = at_least_float32(self.modulation)
         edge_index, weight = read_normalized_edges(self, graph, modulation.dtype, self.relation)
-        phi = PowerSeriesOperator(edge_index, int(graph.num_nodes), modulation, weight)
+        phi = PowerSeriesOperator(edge_index, count_nodes(graph), modulation, weight)
         return ProductOperator(phi, phi.T) if self.symmetric else phi

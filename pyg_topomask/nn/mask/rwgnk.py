@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch_geometric.data import Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
-from pyg_topomask.nn.graph_attributes import check_table_size
+from pyg_topomask.nn.graph_attributes import check_table_size, count_nodes
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import warn_of_walks
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
@@ -115,16 +116,22 @@ class RWGNKMask(Mask):
         index, length, count, size = self.read(graph)
         check_table_size(self, graph, size)
         decay, alpha = at_least_float32(self.decay, self.alpha)
-        table = (index, length, count, int(graph.num_nodes), self.max_length)
+        table = (index, length, count, count_nodes(graph), self.max_length)
         if not self.learnable:
-            read = _number_once if decay.is_cuda else _number
-            kernel = _constant_kernel(*table, min(read(decay), self._most_decay), read(alpha), decay.dtype)
+            kernel = _constant_kernel(*table, *self._numbers(decay, alpha), decay.dtype)
             warn_of_walks(self, graph, self.name, halt=False)
             return kernel
         with torch.autocast(index.device.type, enabled=False):  # sums of counts need float32
             walks, modulation, scale = _walks(*table, decay.abs().clamp(max=self._most_decay), alpha.abs())
         warn_of_walks(self, graph, self.name, halt=False)
         return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
+
+    def _numbers(self, decay: Tensor, alpha: Tensor) -> tuple[float, float]:
+        """The constants; a plan has the kernel that was made of them."""
+        if plans.reading():
+            return 0.0, 0.0
+        read = _number_once if decay.is_cuda else _number
+        return min(read(decay), self._most_decay), read(alpha)
 
 
 def _walks(

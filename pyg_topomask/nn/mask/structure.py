@@ -12,8 +12,16 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import readable, warn_once
-from pyg_topomask.nn.graph_attributes import EDGE_MASK, check_table_size, read_edges, transform_text, with_attributes
+from pyg_topomask.nn.graph_attributes import (
+    EDGE_MASK,
+    check_table_size,
+    count_nodes,
+    read_edges,
+    transform_text,
+    with_attributes,
+)
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import BlockDiagonalOperator, MaskOperator
 from pyg_topomask.ops.csr import CSR, check_edges, distinct_edges, edge_tensors, edges_of_relation, root_strengths
@@ -60,16 +68,16 @@ def grid_operator(mask: Mask, graph: Data, build: Callable[[tuple[int, ...], int
         ValueError: If the attribute is missing, or belongs to another graph.
     """
     (shapes,) = mask.read(graph)
-    grids = _grids(shapes, graph.get("ptr"), int(graph.num_nodes))
-    operators = [build(shape, len(list(equal))) for shape, equal in groupby(grids)]
+    grids = _grids(shapes, graph.get("ptr"), count_nodes(graph))
+    operators = [build(shape, count) for shape, count in grids]
     if not operators:
         return build((1,) * shapes.size(1), 0)
     return operators[0] if len(operators) == 1 else BlockDiagonalOperator(operators)
 
 
 @once_per_batch
-def _grids(shapes: Tensor, ptr: Tensor | None, num_nodes: int) -> list[tuple[int, ...]]:
-    """Shapes of the grids that are not empty."""
+def _grids(shapes: Tensor, ptr: Tensor | None, num_nodes: int) -> list[tuple[tuple[int, ...], int]]:
+    """Shapes of the grids that are not empty, and the number of equal ones that follow each other."""
     grids = [tuple(shape) for shape in shapes.tolist()]
     sizes = [num_nodes] if ptr is None else ptr.diff().tolist()
     if [prod(shape) for shape in grids] != sizes or sum(sizes) != num_nodes:
@@ -77,11 +85,13 @@ def _grids(shapes: Tensor, ptr: Tensor | None, num_nodes: int) -> list[tuple[int
             f"the grids on this graph have {sum(prod(shape) for shape in grids)} nodes, but it has {num_nodes}: "
             "samplers and subgraph() copy 'grid_shape' unchanged. Add AddGridShape() after sampling"
         )
-    return [shape for shape in grids if prod(shape)]
+    return [(torch.Size(shape), len(list(equal))) for shape, equal in groupby(filter(prod, grids))]
 
 
 def warn_of_walks(mask: Any, graph: Data, name: str, halt: bool = True) -> None:
     """Warn, once, that checked walks are shorter than the mask's ``max_length``, or halt though they may not."""
+    if plans.reading():
+        return
     index, length, count = (graph.get(f"{name}_{part}") for part in ("index", "length", "count"))
     if length is None or count is None or count.shape != length.shape or not readable(length):
         return
@@ -143,10 +153,10 @@ def read_normalized_edges(
         edge_index, weight = read_weighted_edges(mask, with_attributes(graph, **{EDGE_MASK: None}))
         weight = factor if weight is None else weight * factor
     if relation:
-        check_edges(edge_index, int(graph.num_nodes), weight)  # before a part of the weights fits by chance
+        check_edges(edge_index, count_nodes(graph), weight)  # before a part of the weights fits by chance
         kept = edges_of_relation(graph["edge_type"], relation, edge_index.size(1))
         edge_index, weight = taken(edge_index, kept), None if weight is None else taken(weight, kept)
-    return edge_index, _normalized(edge_index, weight, int(graph.num_nodes), dtype)
+    return edge_index, _normalized(edge_index, weight, count_nodes(graph), dtype)
 
 
 @once_per_batch
@@ -163,4 +173,4 @@ def batch_of(graph: Data) -> Tensor:
     """Graph of each node, ``[N]``."""
     batch = graph.get("batch")
     device = next((value.device for value in graph.to_dict().values() if isinstance(value, Tensor)), None)
-    return torch.zeros(int(graph.num_nodes), dtype=torch.int64, device=device) if batch is None else batch
+    return torch.zeros(count_nodes(graph), dtype=torch.int64, device=device) if batch is None else batch

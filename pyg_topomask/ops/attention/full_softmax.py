@@ -5,13 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.attention.block_means import softmax_in_graphs
-from pyg_topomask.ops.blocks import layout_of
+from pyg_topomask.ops.blocks import BlockLayout, layout_of
+from pyg_topomask.ops.edges.block_sparse import one_graph
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.segment import in_groups, ragged_ranges
+from pyg_topomask.ops.segment import SizeGroups, in_groups, ragged_ranges
 
 # Nodes of the largest graph up to which compiled code serves attention without a bias.
 _MOST_COMPILED = 256
@@ -34,8 +37,7 @@ def segment_softmax_attention(
     fused kernel (`SizeGroups`).
 
     Cost: :math:`O(\sum_g n_g^2 (R + D))` operations and :math:`O(N (R + D))` memory. On CPU, dropout or a bias that
-    requires a gradient also keeps the :math:`\sum_g n_g^2` weights. Exported programs compute
-    the scores of all pairs of nodes of the batch.
+    requires a gradient also keeps the :math:`\sum_g n_g^2` weights.
 
     Args:
         q, k: Queries and keys, shape ``[N, H, R]``.
@@ -52,32 +54,25 @@ def segment_softmax_attention(
     Raises:
         ValueError: If ``bias`` does not have one row per pair.
     """
-    if is_exporting() and bias is None:  # no size may depend on the values of the batch
-        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        same = None if batch is None else batch[:, None] == batch
-        out = scaled_dot_product_attention(q, k, v, attn_mask=same, dropout_p=dropout, scale=scale)
-        return out[0].transpose(0, 1)
     layout = layout_of(batch, q)
     groups = layout.groups
-    biases: tuple[Tensor, ...] = ()
     scale = q.size(-1) ** -0.5 if scale is None else scale
-    if bias is None and not dropout and max(groups.num_nodes, default=0) <= _MOST_COMPILED:
+    if bias is None and not dropout and not is_exporting() and plans.once("small", lambda: _is_small(groups)):
         means = softmax_in_graphs(q, k, v, layout, scale)
         if means is not None:
             return means
+    biases: list[Tensor] = []
     if bias is not None:
-        check_pair_bias(bias, groups.num_nodes, q.size(1))
-        biases = bias.to(q.dtype).split([n * n for n in groups.num_nodes])
+        if not plans.reading():
+            check_pair_bias(bias, groups.num_nodes, q.size(1))
+        placed = bias.new_zeros(sum(layout.lengths), bias.size(1)).index_copy(0, _places(layout, batch, q), bias)
+        biases = layout.split(placed.to(q.dtype))
 
     def attend(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         inside = groups.inside[number]
         added = None if inside is None else inside[:, None, :1]  # the first node, which no graph lacks, sees all nodes
         if biases:
-            own = []
-            for graph in groups.graphs[number]:
-                nodes, more = groups.num_nodes[graph], q.size(2) - groups.num_nodes[graph]
-                own.append(pad(biases[graph].unflatten(0, (nodes, nodes)), (0, 0, 0, more, 0, more)))
-            given = torch.stack(own).permute(0, 3, 1, 2).expand(-1, q.size(1), -1, -1)
+            given = biases[number].expand(-1, q.size(1), -1, -1)
             added = given if added is None else given.masked_fill(~added, -torch.inf)
         return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout, scale=scale)
 
@@ -85,6 +80,21 @@ def segment_softmax_attention(
         return in_groups(attend, groups, q, k, v)
     with sdpa_kernel(SDPBackend.MATH):  # the others have no derivative in forward mode
         return in_groups(attend, groups, q, k, v)
+
+
+def _is_small(groups: SizeGroups) -> bool:
+    return max(groups.num_nodes, default=0) <= _MOST_COMPILED
+
+
+def _places(layout: BlockLayout, batch: Tensor | None, like: Tensor) -> Tensor:
+    """Place of each pair of `all_pairs` among the entries of the blocks of a layout, ``[P]``."""
+    return _places_of_pairs(one_graph(like.size(0), like.device) if batch is None else batch, layout)
+
+
+@once_per_batch
+def _places_of_pairs(batch: Tensor, layout: BlockLayout) -> Tensor:
+    query, key = all_pairs(batch)
+    return layout.row_start.index_select(0, query) + layout.column.index_select(0, key)
 
 
 def all_pairs(batch: Tensor) -> Tensor:

@@ -154,21 +154,21 @@ class Kernel(NamedTuple):
         """
         kernel = self._block_scores(q, k)
         if self.name == "linear":
-            size = _Product.apply(absolute(k), absolute(q).mT) if self.signed_features else kernel
+            size = _Product.of(absolute(k), absolute(q).mT) if self.signed_features else kernel
         else:
             top = kernel.detach().masked_fill(bound == 0, -torch.inf).amax(-2, keepdim=True)
             kernel = size = exp_below(kernel, top)
         weight = entry * kernel
         own = bound is entry and size is kernel
         if own and not self.signed and not self.dropout:
-            return _Product.apply(pad(v.mT, (0, 0, 0, 1), value=1.0), weight).mT, size
-        parts = [_Product.apply(v.mT, dropout(weight, self.dropout) if self.dropout else weight)]
+            return _Product.of(pad(v.mT, (0, 0, 0, 1), value=1.0), weight).mT, size
+        parts = [_Product.of(v.mT, dropout(weight, self.dropout) if self.dropout else weight)]
         parts += [weight.sum(-2, keepdim=True)] if self.signed else []
         total = (weight if own else bound * size).sum(-2, keepdim=True)
         return torch.cat([*parts, total.detach() if self.signed else total], -2).mT, size
 
     def _block_scores(self, q: Tensor, k: Tensor) -> Tensor:
-        score = _Product.apply(k, q.mT.contiguous())
+        score = _Product.of(k, q.mT.contiguous())
         return leaky_relu(score, self.negative_slope) if self.name == "additive" else score
 
     def _pair_scores(self, pattern: Pattern, q: Tensor, k: Tensor, edge: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -192,8 +192,8 @@ class _Product(Bilinear):
 
     @staticmethod
     def gradients(grad: Tensor, left: Tensor, right: Tensor, needed: tuple[bool, bool]) -> Any:
-        of_left = _Product.apply(grad, right.mT) if needed[0] else None
-        return of_left, _Product.apply(left.mT, grad) if needed[1] else None
+        of_left = _Product.of(grad, right.mT) if needed[0] else None
+        return of_left, _Product.of(left.mT, grad) if needed[1] else None
 
 
 def factors_kept(dropout: float, seed: Tensor | None, pattern: Pattern, v: Tensor) -> Tensor | None:

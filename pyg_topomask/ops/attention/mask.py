@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.blocks import BlockLayout
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import cached, once_per_batch
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative
 from pyg_topomask.ops.sparse import Combination, Pattern
 
@@ -83,7 +82,7 @@ class AttentionMask:
     product_cost: float = 1.0
     """Time of a multiply-add of attention's products with the mask, relative to one of sparse matrices."""
 
-    @cached_property
+    @cached
     def num_multiply_adds(self) -> int:
         """Multiply-adds of ``op @ x`` for one column of one head; attention chooses its path by them.
 
@@ -132,8 +131,12 @@ class AttentionMask:
         """
         return None
 
-    def __matmul__(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
+        """``mask @ x``, for code that ``torch.compile`` traces: it knows no operators of classes."""
         raise NotImplementedError
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        return self.product(x)
 
 
 class TensorMask(AttentionMask):
@@ -167,7 +170,8 @@ class TensorMask(AttentionMask):
         matrix = self.matrix.to(x.dtype)
         return matrix @ x if self.heads is None else (matrix @ x.transpose(0, 1)).transpose(0, 1)
 
-    def __matmul__(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
+        """``mask @ x``."""
         return self._matmul(x)
 
 
@@ -245,14 +249,14 @@ def row_sums(mask: AttentionMask) -> Tensor:
             sums = pattern.restore(_sums_by_row(entries.coeffs, pattern.rowptr))
             return (sums[:, None] * entries.weights).sum(-1)
     sizes = (mask.num_nodes, 1) if mask.heads is None else (mask.num_nodes, mask.heads, 1)
-    return (mask @ torch.ones(sizes, dtype=mask.dtype, device=mask.device)).flatten(1)
+    return mask.product(torch.ones(sizes, dtype=mask.dtype, device=mask.device)).flatten(1)
 
 
 def rows_of(mask: Any, rows: Tensor) -> Tensor:
     """Rows of an operator as columns ``[N, R]``, or ``[N, H, R]``, by a product of the transposed operator."""
     chosen = torch.zeros(mask.num_nodes, rows.numel(), dtype=mask.dtype, device=mask.device)
     chosen[rows, torch.arange(rows.numel(), device=mask.device)] = 1
-    return mask.T @ (chosen if mask.heads is None else chosen[:, None].expand(-1, mask.heads, -1))
+    return mask.T.product(chosen if mask.heads is None else chosen[:, None].expand(-1, mask.heads, -1))
 
 
 @once_per_batch

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from pyg_topomask.checks import check_choice, check_dropout
-from pyg_topomask.ops.attention import plan
+from pyg_topomask.ops.attention import choice
 from pyg_topomask.ops.attention.inputs import NORMALIZERS, check_channels, check_qkv
 from pyg_topomask.ops.attention.kernels import KERNELS, Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, read_mask
@@ -222,14 +222,14 @@ def explain(
         check_channels(q)
     signed_features = kernel == "linear" and not (non_negative(q) and non_negative(k))
     problem = problem_of(Kernel(kernel, False, signed_features), (q, k, v), mask, batch, normalizer)
-    return plan.explain(problem.wide)
+    return choice.explain(problem.wide)
 
 
 def _attend(
     kernel: Kernel, qkv: QKV, mask: AttentionMask | Tensor | None, batch: Tensor | None, path: str, normalizer: str
 ) -> Tensor:
     """Outputs ``[N, H, D]``."""
-    check_choice("path", path, plan.PATHS)
+    check_choice("path", path, choice.PATHS)
     q, k, v = qkv
     with torch.autocast(v.device.type, enabled=False):
         problem = problem_of(kernel, qkv, mask, batch, normalizer)

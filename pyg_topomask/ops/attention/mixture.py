@@ -19,14 +19,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.attention import plan
+from pyg_topomask.ops.attention import choice
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.numerics import absolute, least_denominator
 
 
 def solve(problem: Problem, path: str) -> Tensor:
-    """The outputs ``[N, H, D]``, by the engines that `plan.plan` chooses for the parts of the mask.
+    """The outputs ``[N, H, D]``, by the engines that `choice.choose_engine` chooses for the parts of the mask.
 
     Half precision is widened here, unless the engine is `pairs_triton`, which reads it and adds up in float32.
     """
@@ -39,8 +39,8 @@ def solve(problem: Problem, path: str) -> Tensor:
     wide = problem.wide
     if path == "auto" and linear and getattr(mask, "terms", None):
         return _sum(wide)
-    chosen = plan.plan(problem if problem.v.is_cuda else wide, path)
-    return plan.ENGINES[chosen].attend(problem if chosen == "pairs_triton" else wide)
+    chosen = choice.choose_engine(problem if problem.v.is_cuda else wide, path)
+    return choice.ENGINES[chosen].attend(problem if chosen == "pairs_triton" else wide)
 
 
 def _of_heads(problem: Problem, mask: object, start: int, stop: int) -> Problem:
@@ -73,12 +73,12 @@ def _part(problem: Problem, mask: AttentionMask) -> tuple[Tensor, Tensor]:
     if getattr(mask, "terms", None) or getattr(mask, "head_groups", None):
         out = solve(problem, "auto")
     else:
-        engine = plan.ENGINES[plan.plan(problem)]
+        engine = choice.ENGINES[choice.choose_engine(problem)]
         if engine.with_size is not None and problem.errors is None:  # it is 0 where S_i is smaller than the error
             out, size = engine.with_size(problem)
             return out, size[..., None]
         out = engine.attend(problem)
     q, k = (absolute(x) if problem.kernel.signed_features else x for x in (problem.q, problem.k))
     bound = mask.bound
-    state = bound @ (k.flatten(1) if bound.heads is None else k)
+    state = bound.product(k.flatten(1) if bound.heads is None else k)
     return out, (q * state.view_as(k)).sum(-1, keepdim=True)

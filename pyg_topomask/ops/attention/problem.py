@@ -14,7 +14,6 @@ row, 1024) machine epsilons times :math:`S_i`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +23,7 @@ from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, Entries, Rows, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, layout_of
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import cached, once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32, least_denominator
 from pyg_topomask.ops.segment import SizeGroups, segment_max, segment_sum, size_groups
 from pyg_topomask.ops.sparse import Combination, Pattern
@@ -79,7 +78,7 @@ class Problem:
         q, k, v = at_least_float32(self.q, self.k, self.v)
         return self if v is self.v else replace(self, q=q, k=k, v=v)  # what `self` has derived stays known
 
-    @cached_property
+    @cached
     def bound(self) -> AttentionMask:
         """The bounding mask."""
         return self.mask.bound
@@ -94,18 +93,18 @@ class Problem:
         """Numbers of nodes, heads, features and channels: ``N, H, R, D``."""
         return self.k.size(0), self.k.size(1), self.k.size(2), self.v.size(2)
 
-    @cached_property
+    @cached
     def errors(self) -> float | Tensor | None:
         """Error of the mask's entries, or of those of each row, ``[N, H or 1]``; :obj:`None` if products are exact."""
         error = None if self.mask is None else self.mask.error
         return row_errors(self.mask) if isinstance(error, Tensor) else error or None
 
-    @cached_property
+    @cached
     def support(self) -> Any:
         """The `Support` of the mask; :obj:`None` if it has none."""
         return None if self.mask is None else self.mask.support
 
-    @cached_property
+    @cached
     def num_pairs(self) -> int:
         """Number of pairs in the support, or an upper bound; pairs of many hubs are not listed for it, nor those that
         nearly fill dense blocks, which are cheaper.
@@ -116,7 +115,7 @@ class Problem:
                 return most
         return self.support.count()
 
-    @cached_property
+    @cached
     def num_terms(self) -> int:
         """Upper bound on the pairs, which costs little."""
         return self.num_pairs if self.support.kept else _sum(self.support.by_row())
@@ -135,7 +134,7 @@ class Problem:
         per_number = limits.per_stored // (1 if self.kernel.name == "linear" else 16)
         return per_number * int(self.mask.num_multiply_adds)
 
-    @cached_property
+    @cached
     def has_hubs(self) -> bool:
         """Whether the mask has too many pairs to be listed together.
 
@@ -200,7 +199,7 @@ class Problem:
         numbers = pairs * (features + channels)
         return {"call": 1, "held": held, "size": count, "made": made, "pair": pairs, "number": numbers}
 
-    @cached_property
+    @cached
     def groups(self) -> SizeGroups:
         """Groups of graphs of similar size."""
         return size_groups(self.k.size(0) if self.batch is None else self.batch)

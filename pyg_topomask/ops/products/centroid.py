@@ -62,7 +62,7 @@ def distance_product(plan: list[Terms], values: Tensor, x: Tensor) -> Tensor:
         Shape ``[N, H, C]``, differentiable in ``values`` and ``x``. The backward pass computes the sums by distance
         again.
     """
-    return _Product.apply(values, x, plan)
+    return _Product.of(values, x, plan)
 
 
 class _Product(Bilinear):
@@ -77,8 +77,8 @@ class _Product(Bilinear):
     def gradients(
         grad: Tensor, values: Tensor, x: Tensor, needed: tuple[bool, bool], plan: list[Terms]
     ) -> tuple[Tensor | None, Tensor | None]:
-        grad_values = _PairSums.apply(grad, x, plan, values.size(1)) if needed[0] else None
-        return grad_values, _Product.apply(values, grad, plan) if needed[1] else None
+        grad_values = _PairSums.of(grad, x, plan, values.size(1)) if needed[0] else None
+        return grad_values, _Product.of(values, grad, plan) if needed[1] else None
 
 
 class _PairSums(Bilinear):
@@ -98,8 +98,8 @@ class _PairSums(Bilinear):
     def gradients(
         grad: Tensor, y: Tensor, x: Tensor, needed: tuple[bool, bool], plan: list[Terms], size: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        grad_y = _Product.apply(grad, x, plan) if needed[0] else None
-        return grad_y, _Product.apply(grad, y, plan) if needed[1] else None
+        grad_y = _Product.of(grad, x, plan) if needed[0] else None
+        return grad_y, _Product.of(grad, y, plan) if needed[1] else None
 
 
 def _parts(plan: list[Terms], x: Tensor) -> Sequence[Tensor]:

@@ -3,6 +3,7 @@ r"""Chebyshev series of :math:`e^{-\lambda x}` on an interval, as short as an er
 from __future__ import annotations
 
 from math import log, pi, sqrt
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +18,27 @@ _MOST_DEGREE = 2**15
 _MOST_PRODUCTS = 256
 
 
-def heat_series(time: Tensor, low: np.ndarray, high: np.ndarray, tol: np.ndarray, longest: float) -> Tensor:
-    r"""Coefficients of :math:`e^{-\lambda x} \approx \sum_k c_k T_k(y)` on [low, high], where ``y`` runs from −1 to 1.
+class HeatSeries(NamedTuple):
+    """What gives the coefficients for a time."""
+
+    points: Tensor
+    """Negative Chebyshev nodes of each interval, shape ``[U, n + 1]``, float64."""
+    kept: Tensor | None
+    """Which coefficients the series of each interval has, bool, shape ``[U, K + 1]``; all if :obj:`None`."""
+    matrix: Tensor
+    """The cosine transform, ``[n + 1, K + 1]``; ``[0, K + 1]`` if it would be large, and is an FFT."""
+
+    def coeffs(self, time: Tensor) -> Tensor:
+        """Coefficients for times :math:`\\lambda \\ge 0` ``[H]``: shape ``[K + 1, U, H]``, float64, zero beyond the
+        degree of each series.
+        """
+        sample = torch.exp(time.double()[:, None] * self.points[:, None])
+        coeffs = sample @ self.matrix if len(self.matrix) else _by_fft(sample)[..., : self.matrix.size(1)]
+        return (coeffs if self.kept is None else coeffs * self.kept[:, None]).movedim(-1, 0)
+
+
+def heat_series(low: np.ndarray, high: np.ndarray, tol: np.ndarray, longest: float, device: torch.device) -> HeatSeries:
+    r"""Series :math:`e^{-\lambda x} \approx \sum_k c_k T_k(y)` on [low, high], where ``y`` runs from −1 to 1.
 
     With :math:`z = \lambda (\mathrm{high} - \mathrm{low}) / 2` the exact coefficients are
     :math:`2 (-1)^k e^{-\lambda\,\mathrm{low} - z} I_k(z)`. They are computed by a cosine transform of the function at
@@ -27,19 +47,16 @@ def heat_series(time: Tensor, low: np.ndarray, high: np.ndarray, tol: np.ndarray
     times have smaller tails. Degrees are found on the host, which knows all but the time, so that CUDA does not wait.
 
     Args:
-        time: :math:`\lambda \ge 0`, shape ``[H]``.
         low, high: Ends of the intervals, shape ``[U]``.
         tol: Largest error of each series, relative to its largest value :math:`e^{-\lambda\,\mathrm{low}}`; shape
             ``[U]``.
         longest: The longest time, or an upper bound.
-
-    Returns:
-        Shape ``[K + 1, U, H]``, float64, zero beyond the degree of each series.
+        device: Device of the time.
 
     Raises:
         ValueError: If a series needs too many terms.
     """
-    time, half = time.double(), (high - low) / 2
+    half = (high - low) / 2
     bound = _degree_bound(longest * half.max(initial=0), tol.min(initial=1) / 8)
     if not bound <= _MOST_DEGREE:
         raise ValueError(
@@ -48,32 +65,29 @@ def heat_series(time: Tensor, low: np.ndarray, high: np.ndarray, tol: np.ndarray
         )
     points, degree = _degrees(half, tol, longest, int(bound))
     count = min(degree.max(initial=0), int(bound)) + 1
-    nodes = torch.from_numpy(-low[:, None] - points).to(time.device, non_blocking=True)
-    coeffs = _coefficients(torch.exp(time[:, None] * nodes[:, None]), count)  # [U, H, K + 1]
+    nodes = torch.from_numpy(-low[:, None] - points).to(device, non_blocking=True)
+    kept = None
     if len(degree) > 1:
-        keep = torch.from_numpy(np.arange(count) <= degree[:, None]).to(time.device, non_blocking=True)
-        coeffs = coeffs * keep[:, None]
-    return coeffs.movedim(-1, 0)
+        kept = torch.from_numpy(np.arange(count) <= degree[:, None]).to(device, non_blocking=True)
+    matrix = _transform(points.shape[1] - 1, device)[1]
+    return HeatSeries(nodes, kept, nodes.new_empty(0, count) if matrix is None else matrix[:, :count].clone())
 
 
 @on_values
 def _degrees(half: np.ndarray, tol: np.ndarray, longest: float, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Distances of the Chebyshev nodes from the lower end of each interval, ``[U, n + 1]``, and degrees, ``[U]``."""
     points = half[:, None] * _transform(num_nodes, torch.device("cpu"))[0].numpy()
-    size = _coefficients(torch.from_numpy(np.exp(-longest * points))).abs().numpy()
+    sample, matrix = torch.from_numpy(np.exp(-longest * points)), _transform(num_nodes, torch.device("cpu"))[1]
+    size = (_by_fft(sample) if matrix is None else sample @ matrix).abs().numpy()
     tail = size[:, ::-1].cumsum(1)[:, ::-1] - size  # sum of the terms after each one
     # One term more than the tolerance needs, because the gradient at time 0 is that of the first term.
     return points, (tail > tol[:, None] / 2).sum(1) + 1
 
 
-def _coefficients(sample: Tensor, count: int | None = None) -> Tensor:
-    """The first coefficients of the series with the values ``sample [*, n + 1]`` at the Chebyshev nodes."""
-    num_nodes = sample.size(-1) - 1
-    matrix = _transform(num_nodes, sample.device)[1]
-    if matrix is not None:
-        return sample @ matrix[:, :count]
-    coeffs = torch.fft.rfft(torch.cat([sample, sample[..., 1:-1].flip(-1)], dim=-1)).real / num_nodes
-    return torch.cat([coeffs[..., :1] / 2, coeffs[..., 1:-1], coeffs[..., -1:] / 2], dim=-1)[..., :count]
+def _by_fft(sample: Tensor) -> Tensor:
+    """The coefficients of the series with the values ``sample [*, n + 1]`` at the Chebyshev nodes."""
+    coeffs = torch.fft.rfft(torch.cat([sample, sample[..., 1:-1].flip(-1)], dim=-1)).real / (sample.size(-1) - 1)
+    return torch.cat([coeffs[..., :1] / 2, coeffs[..., 1:-1], coeffs[..., -1:] / 2], dim=-1)
 
 
 @once_per_setting(64)

@@ -2,15 +2,13 @@ r"""Products :math:`\Phi_1 \Phi_2^\top` of two sparse factors: their support, it
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 import torch
 from scipy.sparse import csc_matrix, csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from pyg_topomask.ops.memo import kept_property
+from pyg_topomask.ops.memo import cached, kept_property
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.segment import ragged_ranges
@@ -45,7 +43,7 @@ class TermCounts:
         self.pairs_by_row = self.by_row.clamp(max=num_pairs)
         """Upper bound on the pairs of each row, shape ``[N]``."""
 
-    @cached_property
+    @cached
     def total(self) -> int:
         """Number of terms: an upper bound on the number of pairs."""
         return int(self.by_row.sum())

@@ -33,7 +33,7 @@ def toeplitz_product(weight: Tensor, x: Tensor) -> Tensor:
         Shape ``[H, C, n_1, …, n_d]``, differentiable in both arguments. The backward pass computes the transforms
         again.
     """
-    return _Convolution.apply(weight, x)
+    return _Convolution.of(weight, x)
 
 
 def toeplitz_matrix(weight: Tensor, grid_shape: Sequence[int]) -> Tensor:
@@ -68,7 +68,12 @@ def toeplitz_multiply_adds(grid_shape: tuple[int, ...]) -> int:
 
 def _sizes(grid_shape: Sequence[int]) -> list[int]:
     """Lengths of the transforms along each axis. They have small prime factors, and are fast."""
-    return [next_fast_len(2 * size - 1, real=True) for size in grid_shape]
+    return [_fast_length(int(size)) for size in grid_shape]
+
+
+@torch.compiler.assume_constant_result
+def _fast_length(size: int) -> int:
+    return int(next_fast_len(2 * size - 1, real=True))
 
 
 class _Convolution(Bilinear):
@@ -82,8 +87,8 @@ class _Convolution(Bilinear):
     def gradients(
         grad: Tensor, weight: Tensor, x: Tensor, needed: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
-        grad_weight = _Correlation.apply(grad, x) if needed[0] else None
-        return grad_weight, _Convolution.apply(_reverse(weight), grad) if needed[1] else None
+        grad_weight = _Correlation.of(grad, x) if needed[0] else None
+        return grad_weight, _Convolution.of(_reverse(weight), grad) if needed[1] else None
 
 
 class _Correlation(Bilinear):
@@ -95,8 +100,8 @@ class _Correlation(Bilinear):
 
     @staticmethod
     def gradients(grad: Tensor, y: Tensor, x: Tensor, needed: tuple[bool, bool]) -> tuple[Tensor | None, Tensor | None]:
-        grad_y = _Convolution.apply(grad, x) if needed[0] else None
-        return grad_y, _Convolution.apply(_reverse(grad), y) if needed[1] else None
+        grad_y = _Convolution.of(grad, x) if needed[0] else None
+        return grad_y, _Convolution.of(_reverse(grad), y) if needed[1] else None
 
 
 @for_each

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.blocks import BlockLayout, fill_blocks
 from pyg_topomask.ops.functions import Bilinear
@@ -69,7 +70,7 @@ def polynomial_product(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Te
     """
     if is_learned(basis.value):
         return _sum(basis, coeffs, group, x)
-    return _Product.apply(coeffs, x, basis, group)
+    return _Product.of(coeffs, x, basis, group)
 
 
 def _sum(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Tensor) -> Tensor:
@@ -120,8 +121,7 @@ def polynomial_blocks(
         many numbers to be kept.
     """
     count = -(-coeffs.size(0) // _AT_ONCE) * _AT_ONCE  # layers with about the same degree find the same terms
-    largest = max(layout.groups.num_nodes, default=0)
-    if not 0 < largest <= _MOST_DENSE or count * sum(layout.lengths) > limits.slice_numbers:
+    if not plans.once("shared", lambda: _is_dense(layout, count)):
         return None
     terms = _identity_terms(basis.value, basis.pattern, basis.chebyshev, layout, count, dtype)[: coeffs.size(0)]
     coeffs, heads = coeffs.to(dtype), coeffs.size(2)
@@ -136,6 +136,10 @@ def polynomial_blocks(
         .transpose(1, 2)
         for rows, part, (g, n) in zip(by_row, terms.split(layout.lengths, 1), layout.groups.shapes)
     ]
+
+
+def _is_dense(layout: BlockLayout, count: int) -> bool:
+    return 0 < layout.groups.width <= _MOST_DENSE and count * sum(layout.lengths) <= limits.slice_numbers
 
 
 @once_per_batch
@@ -233,8 +237,8 @@ class _Product(Bilinear):
     def gradients(
         grad: Tensor, coeffs: Tensor, x: Tensor, needed: tuple[bool, bool], basis: Basis, group: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        grad_coeffs = _Moments.apply(grad, x, basis, group, coeffs.shape).to(coeffs.dtype) if needed[0] else None
-        return grad_coeffs, _Product.apply(coeffs, grad, basis.T, group) if needed[1] else None
+        grad_coeffs = _Moments.of(grad, x, basis, group, coeffs.shape).to(coeffs.dtype) if needed[0] else None
+        return grad_coeffs, _Product.of(coeffs, grad, basis.T, group) if needed[1] else None
 
 
 class _Moments(Bilinear):
@@ -260,8 +264,8 @@ class _Moments(Bilinear):
         group: Tensor | None,
         shape: torch.Size,
     ) -> tuple[Tensor | None, Tensor | None]:
-        grad_y = _Product.apply(grad, x, basis, group) if needed[0] else None
-        return grad_y, _Product.apply(grad, y, basis.T, group) if needed[1] else None
+        grad_y = _Product.of(grad, x, basis, group) if needed[0] else None
+        return grad_y, _Product.of(grad, y, basis.T, group) if needed[1] else None
 
 
 def deconvolve(coeffs: Tensor, first: Tensor | None = None) -> Tensor:

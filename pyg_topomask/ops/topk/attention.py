@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout as dropped
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask import plan as plans
+from pyg_topomask.checks import check_integer, is_exporting
 from pyg_topomask.ops.attention.block_means import MOST_SELECTED, softmax_in_graphs
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, pairs_triton
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
@@ -25,11 +27,12 @@ from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.blocks import layout_of
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.segment import check_batch
+from pyg_topomask.ops.segment import check_batch, segments
+from pyg_topomask.ops.topk.backends import Problem as SearchProblem
+from pyg_topomask.ops.topk.backends import find
 from pyg_topomask.ops.topk.search import Kept, check_finite, head_rows, search_keys
 
 
-@torch.compiler.disable
 def topk_attention(
     q: Tensor,
     k: Tensor,
@@ -63,6 +66,14 @@ def topk_attention(
     """
     check_qkv(q, k, v)
     check_channels(q)
+    settings = topk, batch, backend, dropout, recompute
+    return (_attend_planned if plans.planned() else _attend_eagerly)(q, k, v, *settings)
+
+
+@torch.compiler.disable
+def _attend_eagerly(
+    q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor | None, backend: str, dropout: float, recompute: bool
+) -> Tensor:
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
         if backend == "auto" and not dropout:
@@ -86,6 +97,39 @@ def topk_attention(
     return out.to(v.dtype)
 
 
+def _attend_planned(
+    q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor, backend: str, dropout: float, recompute: bool
+) -> Tensor:
+    """The same without a size that depends on values: each query has ``topk`` places for keys."""
+    offsets = segments(batch).offsets
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, values = at_least_float32(q, k, v)
+        if backend == "auto" and not dropout and not is_exporting():
+            out = _attend_in_blocks(q, k, values, topk, batch)
+            if out is not None:
+                return out.to(v.dtype)
+        index = _search(q.detach(), k.detach(), topk, offsets, backend).transpose(0, 1)  # [N, H, topk]
+        heads = torch.arange(q.size(1), device=q.device)[:, None]
+        exists, place = index >= 0, (index.clamp(min=0) * q.size(1) + heads).flatten()
+        key, value = (x.flatten(0, 1).index_select(0, place).unflatten(0, index.shape) for x in (k, values))
+        score = (q[:, :, None] * key).sum(-1) * q.size(-1) ** -0.5
+        weight = dropped(score.masked_fill(~exists, -torch.inf).softmax(-1), dropout)
+        return (weight[..., None] * value).sum(2).to(v.dtype)
+
+
+@torch.library.custom_op("topomask::topk_search", mutates_args=())
+def _search(q: Tensor, k: Tensor, topk: int, offsets: Tensor, backend: str) -> Tensor:
+    """The keys ``[H, N, topk]`` of each query, −1 where its graph has no more."""
+    ptr = offsets.tolist()
+    heads = (x.transpose(0, 1).contiguous() for x in (q, k))
+    return find(SearchProblem(*heads, ptr, ptr, topk), backend)
+
+
+@_search.register_fake
+def _(q: Tensor, k: Tensor, topk: int, offsets: Tensor, backend: str) -> Tensor:
+    return q.new_empty(q.size(1), q.size(0), topk, dtype=torch.int64)
+
+
 def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor | None) -> Tensor | None:
     """Search and attention in one compiled call, which serves small graphs; :obj:`None` if it does not serve."""
     topk = check_integer("topk", topk, 1)
@@ -94,9 +138,10 @@ def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor 
     if q.is_cuda or is_transformed():
         return None
     layout = layout_of(batch, q)
-    if max(layout.groups.num_nodes, default=0) > MOST_SELECTED:
+    if not plans.once("selected", lambda: max(layout.groups.num_nodes, default=0) <= MOST_SELECTED):
         return None
-    check_finite(q.detach(), k.detach())
+    if not plans.reading():
+        check_finite(q.detach(), k.detach())
     return softmax_in_graphs(q, k, v, layout, q.size(-1) ** -0.5, min(topk, MOST_SELECTED))
 
 

@@ -18,7 +18,7 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import Attention, GPSNetwork, GRFMask
 from pyg_topomask.operators import OnesOperator
-from pyg_topomask.ops.attention import plan
+from pyg_topomask.ops.attention import choice
 from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.loaders import Sizes, served_features
@@ -326,10 +326,10 @@ def path_table(view: View) -> Table:
     Raises:
         RunError: If the layer has no masked attention; the message says what to change.
     """
-    problems: list[plan.Problem] = []
+    problems: list[choice.Problem] = []
     with ExitStack() as stack, torch.no_grad():
         layer = view.model.layers[view.layer]
-        layer.register_forward_pre_hook(lambda *_: stack.enter_context(plan.watched(problems.append)))
+        layer.register_forward_pre_hook(lambda *_: stack.enter_context(choice.watched(problems.append)))
         layer.register_forward_hook(lambda *_: stack.close())
         view.model(Batch.from_data_list(view.graphs))
     if not problems:
@@ -339,11 +339,11 @@ def path_table(view: View) -> Table:
     table = Table("engine", "path", "estimated ms", "reason", title=title)
     for problem in problems:
         with torch.no_grad():
-            chosen, reasons = plan.plan(problem), plan.explain(problem)
+            chosen, reasons = choice.choose_engine(problem), choice.explain(problem)
         for name, reason in reasons.items():
             cost = "" if isinstance(reason, str) else f"{reason / 1e6:.3g}"
             why = reason if isinstance(reason, str) else "taken by path=auto" if name == chosen else ""
-            table.add_row(name, plan.ENGINES[name].path, cost, why)
+            table.add_row(name, choice.ENGINES[name].path, cost, why)
         table.add_section()
     return table
 

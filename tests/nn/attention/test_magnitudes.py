@@ -8,7 +8,7 @@ from torch_geometric.utils import from_networkx
 
 from pyg_topomask.nn import ATTENTION, GRFMask, MaskedAttention
 from pyg_topomask.nn.attention.masked import KERNELS
-from pyg_topomask.ops.attention.plan import PATHS
+from pyg_topomask.ops.attention.choice import PATHS
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 

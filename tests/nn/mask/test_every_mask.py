@@ -49,6 +49,8 @@ class TestEveryMask(WeightsCase):
         if self.kernel == "softmax" and takes_heads and not name.startswith("rwgnk"):  # its gradient is near to noise
             self.mask = partial(self.mask, heads=2)
         self.names, self.equivariant = graphs_for(card), card.reach != "order"
+        if name.startswith("heat"):  # a plan has the series for the longest time, of another error
+            self.plan_tol = {"rtol": 1e-3, "atol": 1e-4}
 
     def build(self):
         return MaskedAttention(self.channels, 2, self.kernel, moved(self.mask()), num_features=12)

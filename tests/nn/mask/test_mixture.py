@@ -8,13 +8,13 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask import nn, operators
 from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.choice import watched
 from pyg_topomask.ops.attention.mask import _sums_by_row, row_sums
 from pyg_topomask.ops.attention.masked import (
     masked_additive_attention_reference,
     masked_linear_attention_reference,
     masked_softmax_attention_reference,
 )
-from pyg_topomask.ops.attention.plan import watched
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import that_add
 

@@ -15,6 +15,7 @@ from torch_geometric.data import Batch, Data
 from pyg_topomask import operators
 from pyg_topomask.limits import limits
 from pyg_topomask.nn import GRFMask
+from pyg_topomask.ops.attention.choice import ENGINES
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, parts
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import TensorMask
@@ -23,7 +24,6 @@ from pyg_topomask.ops.attention.masked import (
     masked_softmax_attention_reference,
     normalized_reference,
 )
-from pyg_topomask.ops.attention.plan import ENGINES
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.native import loader
 from pyg_topomask.transforms import AddRandomWalks

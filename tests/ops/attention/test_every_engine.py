@@ -10,9 +10,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from pyg_topomask.limits import limits
 from pyg_topomask.operators import CausalOperator, DenseOperator, MaskOperator, SparseFactorOperator, SparseOperator
 from pyg_topomask.ops.attention import full_softmax
+from pyg_topomask.ops.attention.choice import ENGINES
 from pyg_topomask.ops.attention.engines import pairs
 from pyg_topomask.ops.attention.kernels import Kernel
-from pyg_topomask.ops.attention.plan import ENGINES
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.testing.checks import check_backward_in_autocast, check_forward_mode, check_reverse_mode
 from pyg_topomask.typing import PerformanceWarning

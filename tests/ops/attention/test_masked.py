@@ -15,13 +15,13 @@ from pyg_topomask.operators import (
     SparseOperator,
 )
 from pyg_topomask.ops import explain, masked_additive_attention, masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.choice import PATHS
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.masked import (
     masked_additive_attention_reference,
     masked_linear_attention_reference,
     masked_softmax_attention_reference,
 )
-from pyg_topomask.ops.attention.plan import PATHS
 from tests.ops.attention.cases import MASKS, draw, features
 from tests.ops.compare import with_gradients
 

@@ -8,7 +8,7 @@ import torch
 
 from pyg_topomask.operators import SparseOperator
 from pyg_topomask.ops import triton_support
-from pyg_topomask.ops.attention import plan
+from pyg_topomask.ops.attention import choice
 from pyg_topomask.ops.attention.block_means import block_means
 from pyg_topomask.ops.attention.engines import blocks_triton, pairs_triton
 from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _pair_sums
@@ -97,7 +97,7 @@ def test_sizes_and_nothing_to_combine_where_no_row_is_cut(cut, monkeypatch):
     wanted = with_gradients(torch.einsum("ihr,jhr,ij->ih", q, k, mask.make(entries).to_dense()), [q, k, entries])
     given = [x.detach().to(DEVICE).requires_grad_() for x in inputs]
     mask = mask._replace(batch=mask.batch.to(DEVICE))
-    size = plan.ENGINES["pairs_triton"].with_size(remade(problem.kernel, mask, *given))[1]
+    size = choice.ENGINES["pairs_triton"].with_size(remade(problem.kernel, mask, *given))[1]
     for a, b in zip(with_gradients(size, [given[0], given[1], given[3]]), wanted, strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-10, atol=1e-10)
     assert ("combine" in names) == (cut == 3)
@@ -111,7 +111,7 @@ def test_scores_of_any_size_and_stored_zeros():
     given = [q, k, v, value]
     mask = Mask(lambda x: SparseOperator(index.to(DEVICE), x, 4), (), torch.zeros(4).long().to(DEVICE))
     problem = remade(KERNELS["softmax"], mask, *given)
-    found, wanted = (with_gradients(plan.ENGINES[name].attend(problem), given) for name in BOTH)
+    found, wanted = (with_gradients(choice.ENGINES[name].attend(problem), given) for name in BOTH)
     assert all(x.isfinite().all() for x in found)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
@@ -128,7 +128,7 @@ def test_vectors_of_edges(own, monkeypatch):
     given = [x.to(DEVICE).requires_grad_() for x in (draw(5, 2, 3), draw(5, 2, 3), draw(5, 2, 4), vectors)]
     edges = EdgeVectors(given[3], of_pair.to(DEVICE), 3)
     problem = Problem(KERNELS["softmax"], *given[:3], PatternMask(pattern), edges=edges)
-    found, wanted = (with_gradients(plan.ENGINES[name].attend(problem), given) for name in BOTH)
+    found, wanted = (with_gradients(choice.ENGINES[name].attend(problem), given) for name in BOTH)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 

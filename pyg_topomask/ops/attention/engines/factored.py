@@ -65,4 +65,4 @@ def attend(problem: Problem) -> Tensor:
 
 
 def _multiply(mask: AttentionMask, x: Tensor) -> Tensor:  # [N, H, r, *]
-    return (mask @ x.flatten(2 if mask.heads is not None else 1)).view_as(x)
+    return mask.product(x.flatten(2 if mask.heads is not None else 1)).view_as(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.kernels import factors_kept
 from pyg_topomask.ops.attention.problem import Problem
@@ -20,9 +21,12 @@ def attend(problem: Problem) -> Tensor:
     twice as many as pairs may be listed together, they are computed again, head by head.
     """
     pattern, entries, bounds = problem.pairs().evaluated()
-    kept = 2 * max(limits.pairs_at_once, problem.pairs_of_stored)
-    again = problem.rows is None and pattern.nnz * problem.v.size(1) > kept
+    again = not plans.reading() and _are_many(problem, pattern.nnz * problem.v.size(1))
     seed = draw_seeds(1) if problem.kernel.dropout else None
     factors = factors_kept(problem.kernel.dropout, seed, pattern, problem.v)
     arrays = pattern, entries, bounds, problem.q, problem.k, problem.v
     return problem.finish(problem.kernel.sums_of_heads(*arrays, again, factors, problem.edges))
+
+
+def _are_many(problem: Problem, weights: int) -> bool:
+    return problem.rows is None and weights > 2 * max(limits.pairs_at_once, problem.pairs_of_stored)

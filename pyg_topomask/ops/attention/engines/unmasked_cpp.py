@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native.op import CompiledOp
 from pyg_topomask.ops.numerics import least_denominator, with_ones
-from pyg_topomask.ops.segment import segment_linear_attention, segments
+from pyg_topomask.ops.segment import segment_linear_attention, segments, size_groups
 
 _MOST_NUMBERS = 2**12  # of one graph's and head's state; wider heads are faster as whole matrices
 
@@ -82,6 +83,8 @@ def attend(problem: Problem) -> Tensor:
 
 def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
     """The outputs, and :math:`S_i` ``[N, H]``."""
+    if plans.planned() and problem.batch is not None:
+        size_groups(problem.batch)  # a plan serves `unmasked`, too
     return _linear_means(problem.q, problem.k, problem.v, problem.batch)
 
 

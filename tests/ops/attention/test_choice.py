@@ -6,8 +6,8 @@ import torch
 from pyg_topomask.limits import limits
 from pyg_topomask.operators import DenseOperator, LowRankOperator, OnesOperator, SparseFactorOperator
 from pyg_topomask.ops import explain, masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.choice import ENGINES, PATHS, choose_engine
 from pyg_topomask.ops.attention.kernels import Kernel
-from pyg_topomask.ops.attention.plan import ENGINES, PATHS, plan
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.typing import PerformanceWarning
 from tests.ops.attention.cases import KERNELS, MASKS, draw, features, needs_compiler, problem_of
@@ -77,8 +77,8 @@ def test_compiled_code_refuses_what_it_does_not_compute(monkeypatch):
 @pytest.mark.parametrize("path", [path for path in PATHS if path != "auto"])
 def test_a_named_path_takes_one_of_its_engines(path):
     problem, _ = problem_of(KERNELS["linear"], MASKS["grf"])
-    assert ENGINES[plan(problem, path)].path == path
-    assert plan(problem_of(KERNELS["linear"], MASKS["none"])[0], path) in UNMASKED  # they serve every path
+    assert ENGINES[choose_engine(problem, path)].path == path
+    assert choose_engine(problem_of(KERNELS["linear"], MASKS["none"])[0], path) in UNMASKED  # they serve every path
 
 
 @pytest.mark.parametrize("kernel", ["linear", "softmax"])
@@ -89,8 +89,10 @@ def test_auto_takes_the_least_estimate(kernel):
     costs = explain(q.abs(), k.abs(), v, operator, mask.batch, kernel)
     costs = {name: cost for name, cost in costs.items() if not isinstance(cost, str)}
     problem = Problem(Kernel(kernel), q.abs(), k.abs(), v, operator, mask.batch)
-    assert plan(problem) == min(costs.keys() - {"dense"}, key=costs.get)  # it would multiply numbers of several graphs
-    assert plan(problem, "dense") == "dense"
+    assert choose_engine(problem) == min(
+        costs.keys() - {"dense"}, key=costs.get
+    )  # it would multiply numbers of several graphs
+    assert choose_engine(problem, "dense") == "dense"
 
 
 def sparse(num_nodes, num_pairs):
@@ -108,10 +110,10 @@ def test_memory_stays_proportional_to_the_graph():
     problem = Problem(Kernel("linear"), q, q, q, SparseFactorOperator(factor, factor, 301))
     assert problem.num_terms > 300**2
     with limits.override(numbers_held=0, per_stored=1):
-        assert plan(problem) == "factored"
+        assert choose_engine(problem) == "factored"
         problem = Problem(Kernel("softmax"), q, q, q, problem.mask)
-        assert plan(problem, "dense") == "dense"
-        assert plan(problem) in ENGINES
+        assert choose_engine(problem, "dense") == "dense"
+        assert choose_engine(problem) in ENGINES
 
 
 @limits.override(dense_nodes=3)

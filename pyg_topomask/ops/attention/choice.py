@@ -5,13 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
 
-from pyg_topomask.checks import check_choice
+from pyg_topomask import plan as plans
+from pyg_topomask.checks import check_choice, is_exporting
 from pyg_topomask.limits import limits
+from pyg_topomask.ops import triton_support
 from pyg_topomask.ops.attention.costs import estimate
 from pyg_topomask.ops.attention.engines import (
     blocks,
@@ -71,8 +74,9 @@ ENGINES = {
 """Engines by name."""
 
 
-def plan(problem: Problem, path: str = "auto") -> str:
-    """Name of the engine that serves the problem with the least estimated time.
+def choose_engine(problem: Problem, path: str = "auto") -> str:
+    """Name of the engine that serves the problem with the least estimated time; in a run with a plan, the engine that
+    was chosen when the plan was made, or its twin for the device.
 
     Args:
         problem: The problem.
@@ -84,6 +88,27 @@ def plan(problem: Problem, path: str = "auto") -> str:
     check_choice("path", path, PATHS)
     for watch in _watching:
         watch(problem)
+    # A copy, so that what the choice finds does not stay in the problem, where a run with a plan would miss it.
+    chosen: str = plans.once("engine", lambda: _cheapest(replace(problem) if plans.making() else problem, path))
+    if plans.making() and (reason := ENGINES[chosen].refuses(problem)):
+        raise ValueError(f"the engine {chosen!r} of the earlier plan cannot serve this batch: {reason}")
+    return _on_device(chosen, problem.v) if plans.reading() else chosen
+
+
+def _on_device(name: str, like: Tensor) -> str:
+    """The engine for tensors that may lie on another device than those for which a plan was made."""
+    kind, _, language = name.rpartition("_")
+    if language not in ("cpp", "triton"):
+        return name
+    if is_exporting():  # programs run without this library
+        return kind
+    if not like.is_cuda:
+        return f"{kind}_cpp"  # which serves all tensors there
+    twin = f"{kind}_triton"
+    return twin if twin in ENGINES and triton_support.refuses(like.device) is None else kind
+
+
+def _cheapest(problem: Problem, path: str) -> str:
     allowed = [name for name, engine in ENGINES.items() if problem.mask is None or path in ("auto", engine.path)]
     reasons = {name: ENGINES[name].refuses(problem) for name in allowed}
     serving = [name for name, reason in reasons.items() if reason is None]

@@ -1,0 +1,282 @@
+"""What layers know of a batch before they run: computed once, on the host, and passed to them as a value."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import SequenceKey, register_pytree_node
+
+Spec = list[Any]
+"""What a plan consists of besides its tensors, in lists, numbers and texts."""
+
+
+class Plan:
+    """What an attention, a mask or a model has to know of a batch, without any number that is learned.
+
+    ``module.plan(…)`` makes it: this may wait for a device, count pairs and choose engines. ``module(…, plan=plan)``
+    then is a function of tensors, for ``torch.compile(fullgraph=True)``, ``torch.export`` and CUDA graphs: nothing
+    waits, and no size depends on values. A plan is frozen, and a pytree whose leaves are tensors. Numbers that differ
+    between batches are sizes of its tensors.
+
+    Args:
+        given: What the module reads of the graph.
+        kept: Results of the functions that `once_per_batch` calls once for a batch, in the order of their calls.
+        parts: Plans of the parts of a model; equal parts have the same object.
+    """
+
+    given: dict[str, Any]
+    kept: dict[str, list[Any]]
+    parts: dict[str, Plan]
+
+    def __init__(
+        self,
+        given: dict[str, Any] | None = None,
+        kept: dict[str, list[Any]] | None = None,
+        parts: dict[str, Plan] | None = None,
+    ) -> None:
+        self.__dict__.update(given=given or {}, kept=kept or {}, parts=parts or {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("given", "kept", "parts") or "_leaves" not in vars(self):
+            raise AttributeError(f"a plan has no {name!r}")
+        vars(self).update(_Reader(self._leaves, None).read(self._spec))
+        return vars(self)[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a plan is frozen: make a new one by plan(…) (got {name!r})")
+
+    @property
+    def batch(self) -> Tensor | None:
+        """Graph of each node, ``[N]``; one graph if :obj:`None`."""
+        return self.given.get("batch")
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs ``B``."""
+        return self.given["ptr"].size(0) - 1  # type: ignore[no-any-return]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(leaf.nbytes for leaf in _flatten(self)[0])
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Plan:
+        """The plan on another device."""
+        return self._changed(lambda x: x.to(device, non_blocking=non_blocking), torch.device(device))
+
+    def pin_memory(self) -> Plan:
+        """The plan in pinned memory."""
+        return self._changed(Tensor.pin_memory)
+
+    def _changed(self, change: Callable[[Tensor], Tensor], device: torch.device | None = None) -> Plan:
+        leaves, spec = _flatten(self)
+        return Plan(**_Reader([change(leaf) for leaf in leaves], device).read(spec))
+
+    def __repr__(self) -> str:
+        return f"Plan({self.nbytes:,} bytes)"
+
+
+class _Active:
+    """The plan that is being made, or read, and how many results of each function were read from it."""
+
+    def __init__(self, plan: Plan, makes: bool, like: Plan | None = None) -> None:
+        self.plan, self.makes, self.like = plan, makes, like
+        self.taken: dict[str, int] = {}
+
+
+_active: _Active | None = None
+
+
+def making() -> bool:
+    """Whether a plan is being made."""
+    return _active is not None and _active.makes
+
+
+def reading() -> bool:
+    """Whether a module runs with a plan."""
+    return _active is not None and not _active.makes
+
+
+def num_graphs() -> int | None:
+    """Number of graphs of the plan that is being read; :obj:`None` if there is none."""
+    return _active.plan.num_graphs if reading() else None  # type: ignore[union-attr]
+
+
+def planned() -> bool:
+    """Whether a plan is being made or read: then nothing may be decided by the values of what is learned."""
+    return _active is not None
+
+
+@contextmanager
+def made(plan: Plan, like: Plan | None = None) -> Iterator[None]:
+    """Keep in a plan what the functions of `once_per_batch` find meanwhile, and choose as for an earlier plan."""
+    yield from _during(_Active(plan, True, like))
+
+
+@contextmanager
+def read(plan: Plan) -> Iterator[None]:
+    """Let the functions of `once_per_batch` answer from a plan meanwhile."""
+    yield from _during(_Active(plan, False))
+
+
+def _during(active: _Active | None) -> Iterator[None]:
+    global _active
+    before, _active = _active, active
+    try:
+        yield
+    finally:
+        _active = before
+
+
+def once(name: str, find: Callable[[], Any]) -> Any:
+    """The result of a function: kept in the plan that is being made, or read from the plan of this run.
+
+    What the function calls is not kept by itself. A name without a dot is that of a choice, which a plan takes from the
+    earlier plan that it is ``like``.
+    """
+    active = _active
+    if active is None:
+        return find()
+    results = active.plan.kept.setdefault(name, []) if active.makes else active.plan.kept.get(name, [])
+    if active.makes:
+        earlier = active.like.kept.get(name, []) if active.like is not None and "." not in name else []
+        if len(results) < len(earlier):
+            results.append(earlier[len(results)])
+            return results[-1]
+        with made(Plan()):
+            results.append(find())
+        return results[-1]
+    number = active.taken.get(name, 0)
+    active.taken[name] = number + 1
+    return results[number] if number < len(results) else find()
+
+
+class _Writer:
+    """Lists the tensors of a plan once each, and describes the rest."""
+
+    def __init__(self) -> None:
+        self.leaves: list[Tensor] = []
+        self.seen: dict[int, tuple[int, Any]] = {}
+        self.objects = 0
+
+    def write(self, value: Any) -> Spec:
+        if isinstance(value, Tensor):
+            number, _ = self.seen.setdefault(id(value), (len(self.leaves), value))
+            self.leaves += [value] * (number == len(self.leaves))
+            return ["tensor", number]
+        if isinstance(value, bool | float | str | None):
+            return ["value", value]
+        if isinstance(value, np.ndarray):  # numbers for the host, which a run does not read
+            return ["value", None]
+        if isinstance(value, torch.Size):  # these numbers are the same in all batches
+            return ["shape", list(value)]
+        if isinstance(value, torch.dtype):
+            return ["dtype", str(value).removeprefix("torch.")]
+        if isinstance(value, torch.device):
+            return ["device", str(value)]
+        if isinstance(value, int | torch.SymInt):  # a number may differ between batches, and a size may be symbolic
+            self.leaves.append(torch.empty(value, 0, device="cpu"))
+            return ["size", len(self.leaves) - 1]
+        if id(value) in self.seen:
+            return ["again", self.seen[id(value)][0]]
+        self.seen[id(value)] = (self.objects, value)
+        self.objects += 1
+        number = self.objects - 1
+        if isinstance(value, dict):
+            return ["dict", number, [[self.write(key), self.write(entry)] for key, entry in value.items()]]
+        if isinstance(value, list | tuple):
+            return [_name(type(value)), number, [self.write(entry) for entry in value]]
+        hidden = getattr(value, "of_host", ())
+        entries = {key: entry for key, entry in vars(value).items() if key not in hidden}
+        return ["object", number, _name(type(value)), [[key, self.write(entry)] for key, entry in entries.items()]]
+
+
+class _Reader:
+    """Makes what `_Writer` has written."""
+
+    def __init__(self, leaves: list[Any], device: torch.device | None) -> None:
+        self.leaves, self.device = leaves, device
+        self.objects: dict[int, Any] = {}
+
+    def read(self, spec: Spec) -> Any:
+        kind, value, *rest = spec
+        if kind == "tensor":
+            return self.leaves[value]
+        if kind == "size":
+            return self.leaves[value].size(0)
+        if kind == "value":
+            return value
+        if kind == "shape":
+            return torch.Size(value)
+        if kind == "dtype":
+            return getattr(torch, value)
+        if kind == "device":
+            return torch.device(value) if self.device is None else self.device
+        if kind == "again":
+            return self.objects[value]
+        if kind == "dict":
+            found: Any = {}
+            self.objects[value] = found
+            found.update((self.read(key), self.read(entry)) for key, entry in rest[0])
+        elif kind == "object":
+            cls = _class(rest[0])
+            found = self.objects[value] = cls.__new__(cls)
+            found.__dict__.update((key, self.read(entry)) for key, entry in rest[1])
+        else:
+            cls, entries = _class(kind), [self.read(entry) for entry in rest[0]]
+            found = cls(*entries) if hasattr(cls, "_fields") else cls(entries)
+            self.objects[value] = found
+        return found
+
+
+def _flatten(plan: Plan) -> tuple[list[Tensor], Spec]:
+    own = vars(plan)
+    if "_leaves" in own:
+        return own["_leaves"], own["_spec"]
+    writer = _Writer()
+    spec = writer.write({key: own[key] for key in ("given", "kept", "parts")})
+    return writer.leaves, spec
+
+
+def _flatten_with_keys(plan: Plan) -> tuple[list[tuple[SequenceKey[Tensor], Tensor]], Spec]:
+    leaves, spec = _flatten(plan)
+    return [(SequenceKey(number), leaf) for number, leaf in enumerate(leaves)], spec
+
+
+def _unflatten(leaves: Any, spec: Spec) -> Plan:
+    """A plan that is made from its leaves when it is first read: torch also puts other things in their place."""
+    plan = Plan.__new__(Plan)
+    vars(plan).update(_leaves=list(leaves), _spec=spec)
+    return plan
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _class(name: str) -> Any:
+    module, _, qualified = name.partition(":")
+    if module not in sys.modules:  # what a file names is not imported
+        raise ValueError(f"the plan holds a {name}: import {module} first")
+    found: Any = sys.modules[module]
+    for part in qualified.split("."):
+        found = getattr(found, part)
+    return found
+
+
+register_pytree_node(
+    Plan,
+    _flatten,
+    _unflatten,
+    serialized_type_name="pyg_topomask.Plan",
+    flatten_with_keys_fn=_flatten_with_keys,  # type: ignore[arg-type]
+    to_dumpable_context=json.dumps,
+    from_dumpable_context=json.loads,
+)

@@ -1,0 +1,253 @@
+"""What a plan promises: one compiled graph for batches of all sizes, and programs of ``torch.export``."""
+
+import io
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from torch.nn import Linear
+from torch_geometric.data import Batch
+from torch_geometric.nn import GCNConv, GINEConv
+
+from pyg_topomask.nn import (
+    ATTENTION,
+    MASK,
+    FullAttention,
+    GatedGCN,
+    GKATConv,
+    GPSModel,
+    GRFAttention,
+    GRFMask,
+    HopMask,
+    KMIPAttention,
+    MaskedAttention,
+    Plan,
+    PowerSeriesMask,
+    PrimphormerAttention,
+    auxiliary_loss,
+    export_model,
+    graph_inputs,
+)
+from pyg_topomask.testing import GRAPHS, examples, prepared
+
+slow = pytest.mark.slow
+
+SIZES = (
+    ("path", "star", "weighted", "two_parts"),
+    ("star", "one_way", "weighted", "path", "two_parts"),
+    ("path", "weighted", "path", "two_parts", "star", "path"),
+)
+"""Graphs of three batches. Tracing takes equal sizes in the first batch for always equal."""
+
+MASKED = {
+    f"{name}, {kernel}": partial(MaskedAttention, kernel=kernel, mask=mask)
+    for name, mask in examples(MASK).items()
+    for kernel in ("relu", "softmax")
+}
+ATTENTIONS = dict(examples(ATTENTION))
+
+
+def attention(name):
+    """The attention of that name with 8 channels and 2 heads."""
+    torch.manual_seed(0)
+    make = MASKED.get(name) or ATTENTIONS[name]
+    return make(8, heads=2, mask=make.keywords["mask"]()) if name in MASKED else make(8, heads=2)
+
+
+def model_of(*attentions, conv=GCNConv, **settings):
+    torch.manual_seed(0)
+    layers, settings = len(attentions), {"pool": "mean", **settings}
+    return GPSModel(8, 8, 3, layers, lambda _: conv(8, 8), lambda layer: attentions[layer](), **settings)
+
+
+def batches_for(module, edge_dim=None, weighted=False, dtype=torch.float64):
+    on_grids = "grid_shape" in module.requires
+    for names in [("path", "single") * (2 + n) for n in range(3)] if on_grids else SIZES:
+        graphs = prepared(module, [GRAPHS[name].clone() for name in names])
+        for graph in graphs:
+            graph.x = torch.randn(graph.num_nodes, 8, dtype=dtype)
+            graph.edge_attr = torch.randn(graph.num_edges, edge_dim, dtype=dtype) if edge_dim else None
+            graph.edge_weight = torch.rand(graph.num_edges, dtype=dtype) if weighted else None
+        yield Batch.from_data_list(graphs)
+
+
+def results(module, out, inputs):
+    loss = out.square().sum() + auxiliary_loss(module)
+    return out, *torch.autograd.grad(loss, inputs, materialize_grads=True)
+
+
+def tolerance(name):
+    return {"rtol": 1e-3, "atol": 1e-4} if name.startswith("heat") else {"rtol": 1e-8, "atol": 1e-10}
+
+
+@slow
+@pytest.mark.parametrize("name", [*ATTENTIONS, *MASKED])
+def test_one_graph_serves_all_batches(name):
+    torch._dynamo.reset()
+    attn, compiled = attention(name).double(), []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph
+
+    called = torch.compile(attn, backend=backend, fullgraph=True, dynamic=True)
+    for batch in batches_for(attn):
+        x, plan = batch.x.requires_grad_(), attn.plan(batch)
+        inputs = [x, *attn.parameters()]
+        wanted = results(attn, attn(x, batch.batch, batch), inputs)
+        torch.testing.assert_close(results(attn, called(x, plan=plan), inputs), wanted, **tolerance(name))
+    assert len(compiled) <= 2
+
+
+@slow
+@pytest.mark.parametrize("name", [*ATTENTIONS, *MASKED])
+def test_every_attention_is_exported(name):
+    attn = attention(name).double().eval()
+    model = model_of(lambda: attn).double().eval()
+    checked(model, tolerance(name))
+
+
+def checked(model, close, **settings):
+    """The program of one batch after it was saved and loaded, which must give the model's output for another batch."""
+    first, other, _ = batches_for(model, **settings)
+    file = io.BytesIO()
+    torch.export.save(export_model(model, first), file)
+    program = torch.export.load(io.BytesIO(file.getvalue()))
+    more = {"edge_attr": other.edge_attr} if model.edge_encoder is not None else {}
+    expected = model(other.x, other.edge_index, other.batch, other, **more)
+    torch.testing.assert_close(program.module()(**graph_inputs(other, model)), expected, **close)
+    return program
+
+
+OTHERS = {
+    "layer norm": {"norm": "layer_norm", "pool": "max"},
+    "graph norm": {"norm": "graph_norm", "pool": None},
+    "pre_norm": {"pre_norm": True, "pool": "add"},
+    "GatedGCN": {"edge_dim": 3, "conv": lambda *_: GatedGCN(8)},
+    "GINE": {"edge_dim": 3, "conv": lambda *_: GINEConv(Linear(8, 8), edge_dim=8)},
+    "edge_weight": {"weighted": True, "attn": lambda: MaskedAttention(8, 2, mask=PowerSeriesMask(2))},
+    "graph token": {"pool": "graph_token", "attn": lambda: MaskedAttention(8, 2, mask=HopMask(2))},
+    "sum": {"attn": lambda: MaskedAttention(8, 2, mask=[None, GRFMask(2), HopMask()])},
+    "stack": {"attn": lambda: MaskedAttention(8, 2, "exp", mask=[GRFMask(), HopMask()], mask_heads=(1, 1))},
+    "carry": {"attn": lambda: PrimphormerAttention(8, 2)},
+}
+
+
+@slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models(name):
+    settings = dict(OTHERS[name])
+    attn, weighted = settings.pop("attn", lambda: GRFAttention(8, 2)), settings.pop("weighted", False)
+    model = model_of(attn, attn, **settings).double()
+    torch._dynamo.reset()
+    called = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    for batch in batches_for(model, settings.get("edge_dim"), weighted):
+        plan, more = model.plan(batch), {"edge_weight": batch.edge_weight} if weighted else {}
+        more |= {"edge_attr": batch.edge_attr} if model.edge_encoder is not None else {}
+        inputs = list(model.parameters())
+        wanted = results(model, model(batch.x, batch.edge_index, batch.batch, batch, **more), inputs)
+        for one in (model, called):
+            found = results(model, one(batch.x, batch.edge_index, plan=plan, **more), inputs)
+            torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+    checked(model.eval(), {"rtol": 1e-8, "atol": 1e-10}, edge_dim=settings.get("edge_dim"), weighted=weighted)
+
+
+IN_NEW_PROCESS = """
+import sys
+import torch
+from torch.testing import assert_close
+
+file, kind = sys.argv[1:]
+inputs, expected = torch.load(file + ".pt")
+program = torch._inductor.aoti_load_package(file) if kind == "package" else torch.export.load(file).module()
+assert "pyg_topomask" not in sys.modules and "torch_geometric" not in sys.modules
+with torch.no_grad():
+    for _ in range(2):
+        assert_close(program(**inputs), expected)
+"""
+
+
+@slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of AOTInductor itself
+@pytest.mark.parametrize("kind", ["program", "package"])
+def test_new_process_without_this_package(kind, tmp_path):
+    attentions = [GRFAttention, FullAttention, PrimphormerAttention]
+    model = model_of(*[lambda cls=cls: cls(8, 2) for cls in attentions]).eval()
+    file = str(tmp_path / "model.pt2")
+    first, other, _ = batches_for(model, dtype=torch.float32)
+    program = export_model(model, first)
+    torch.save((graph_inputs(other, model), model(other.x, other.edge_index, other.batch, other)), f"{file}.pt")
+    if kind == "package":
+        torch._inductor.aoti_compile_and_package(program, package_path=file)
+    else:
+        torch.export.save(program, file)
+    subprocess.run([sys.executable, "-c", IN_NEW_PROCESS, file, kind], check=True)
+
+
+def test_equal_layers_share_their_plan():
+    model = model_of(*[lambda: GRFAttention(8, 2)] * 3, lambda: FullAttention(8, 2))
+    batch = next(batches_for(model))
+    plan = model.plan(batch)
+    first, second, third, full = (plan.parts[str(number)].parts["0"] for number in range(4))
+    assert first is second is third is not full
+    assert plan.nbytes < 2 * (first.nbytes + full.nbytes)
+
+
+def test_a_plan_is_frozen_and_says_its_bytes():
+    attn = GRFAttention(8, 2)
+    plan = attn.plan(next(batches_for(attn)))
+    with pytest.raises(AttributeError, match="a plan is frozen"):
+        plan.given = {}
+    with pytest.raises(AttributeError, match="has no 'size'"):
+        plan.size  # noqa: B018
+    assert repr(plan) == f"Plan({plan.nbytes:,} bytes)"
+    assert isinstance(plan.to("cpu"), Plan)
+
+
+def test_a_plan_of_nodes_alone():
+    attn, x = KMIPAttention(8, 2, k=2), torch.randn(5, 8)
+    torch.testing.assert_close(attn(x, plan=attn.plan(num_nodes=5)), attn(x))
+    batch = torch.tensor([0, 0, 1, 1, 1])
+    torch.testing.assert_close(attn(x, plan=attn.plan(batch=batch)), attn(x, batch))
+
+
+def test_frozen_parameters_change_no_plan():
+    """Results of a plan follow parameters that are changed later, also if they needed no gradient before."""
+    attn = MaskedAttention(8, 2, mask=HopMask(2, positive=False)).double().requires_grad_(False)
+    batch = next(batches_for(attn))
+    plan = attn.plan(batch)
+    attn.mask.values.neg_()
+    torch.testing.assert_close(attn(batch.x, plan=plan), attn(batch.x, batch.batch, batch))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda attn, graph: attn.plan(), "needs 'graph', 'batch' or 'num_nodes'"),
+        (lambda attn, graph: attn.plan(GRAPHS["path"]), "AddRandomWalks"),
+        (lambda attn, graph: torch.export.export(attn, (graph.x, graph.batch)), "with a plan"),
+    ],
+)
+def test_refusals(build, message):
+    attn = GRFAttention(8, 2).double()
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        build(attn, next(batches_for(attn)))
+
+
+def test_learned_edge_weights_are_refused_and_given_ones_missed():
+    model = model_of(lambda: MaskedAttention(8, 2, mask=PowerSeriesMask())).double()
+    batch = next(batches_for(model, weighted=True))
+    plan = model.plan(batch)
+    with pytest.raises(ValueError, match="the plan is of a graph with 'edge_weight'"):
+        model(batch.x, batch.edge_index, plan=plan)
+    batch.edge_weight.requires_grad_()
+    with pytest.raises(ValueError, match="'edge_weight' requires a gradient, and a plan is constant"):
+        model.plan(batch)
+
+
+def test_a_convolution_of_another_width():
+    conv = GKATConv(8, 3, heads=2).double()
+    batch = next(batches_for(conv))
+    torch.testing.assert_close(conv(batch.x, plan=conv.plan(batch)), conv(batch.x, graph=batch))
