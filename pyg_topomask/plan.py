@@ -60,7 +60,7 @@ class Plan:
     @property
     def num_graphs(self) -> int:
         """Number of graphs ``B``."""
-        return self.given["ptr"].size(0) - 1  # type: ignore[no-any-return]
+        return self.given["ptr"].size(0) - 1
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +106,7 @@ def reading() -> bool:
 
 def num_graphs() -> int | None:
     """Number of graphs of the plan that is being read; :obj:`None` if there is none."""
-    return _active.plan.num_graphs if reading() else None  # type: ignore[union-attr]
+    return _active.plan.num_graphs if reading() else None
 
 
 def planned() -> bool:

@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from pyg_topomask import transforms
 from pyg_topomask.nn import mask
-from pyg_topomask.nn.recorded import Recorded
+from pyg_topomask.nn.card import Described
 from pyg_topomask.transforms.base import GraphTransform
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _text(value: Any) -> str | None:
 
 
 def _as_json(value: Any) -> dict[str, Any]:
-    if isinstance(value, Recorded):
+    if isinstance(value, Described):
         arguments = value._made_with
     elif isinstance(value, GraphTransform):
         arguments = {name: setting for name, setting in vars(value).items() if not name.startswith("_")}

@@ -58,7 +58,7 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
     @wraps(function)
     def call(*args: Any) -> Result:
         if plans.planned() and not traced:
-            return plans.once(name, lambda: found(*args))  # type: ignore[no-any-return]
+            return plans.once(name, lambda: found(*args))
         return found(*args)
 
     def found(*args: Any) -> Result:

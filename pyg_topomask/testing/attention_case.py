@@ -158,7 +158,8 @@ class AttentionCase:
             attn(x, batch.batch, batch, carry=start[:1])
 
     def test_a_plan_gives_the_same(self) -> None:
-        attn, batch = self.build().double(), self._batch()
+        attn: Any = self.build().double()
+        batch = self._batch()
         x = self._input(batch.num_nodes).requires_grad_()
         inputs = [x, *attn.parameters()]
 

@@ -104,8 +104,8 @@ class KMIPAttention(Attention):
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
         dropout = self.dropout if self.training else 0.0
-        qkv = self._queries_keys_values(x)
-        out = topk_attention(*qkv, self.k, batch, self.backend, dropout, self.checkpoint).flatten(1)
+        q, k, v = self._queries_keys_values(x)
+        out = topk_attention(q, k, v, self.k, batch, self.backend, dropout, self.checkpoint).flatten(1)
         return out if self.out is None else self.out(out)
 
     def _weights(self, x: Tensor, batch: Tensor | None, graph: Data | None, rows: Rows) -> PairWeights:

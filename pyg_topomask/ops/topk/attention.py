@@ -66,8 +66,9 @@ def topk_attention(
     """
     check_qkv(q, k, v)
     check_channels(q)
-    settings = topk, batch, backend, dropout, recompute
-    return (_attend_planned if plans.planned() else _attend_eagerly)(q, k, v, *settings)
+    if plans.planned() and batch is not None:
+        return _attend_planned(q, k, v, topk, batch, backend, dropout)
+    return _attend_eagerly(q, k, v, topk, batch, backend, dropout, recompute)
 
 
 @torch.compiler.disable
@@ -97,9 +98,7 @@ def _attend_eagerly(
     return out.to(v.dtype)
 
 
-def _attend_planned(
-    q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor, backend: str, dropout: float, recompute: bool
-) -> Tensor:
+def _attend_planned(q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor, backend: str, dropout: float) -> Tensor:
     """The same without a size that depends on values: each query has ``topk`` places for keys."""
     offsets = segments(batch).offsets
     with torch.autocast(q.device.type, enabled=False):
@@ -121,8 +120,8 @@ def _attend_planned(
 def _search(q: Tensor, k: Tensor, topk: int, offsets: Tensor, backend: str) -> Tensor:
     """The keys ``[H, N, topk]`` of each query, −1 where its graph has no more."""
     ptr = offsets.tolist()
-    heads = (x.transpose(0, 1).contiguous() for x in (q, k))
-    return find(SearchProblem(*heads, ptr, ptr, topk), backend)
+    q, k = (x.transpose(0, 1).contiguous() for x in (q, k))
+    return find(SearchProblem(q, k, ptr, ptr, topk), backend)
 
 
 @_search.register_fake
