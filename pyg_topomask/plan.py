@@ -106,7 +106,7 @@ def reading() -> bool:
 
 def num_graphs() -> int | None:
     """Number of graphs of the plan that is being read; :obj:`None` if there is none."""
-    return _active.plan.num_graphs if reading() else None
+    return None if _active is None or _active.makes else _active.plan.num_graphs
 
 
 def planned() -> bool:

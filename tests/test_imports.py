@@ -13,18 +13,19 @@ PACKAGE = Path(pyg_topomask.__file__).parent
 # What each part may import, beside itself: imports go down only.
 BELOW = {
     "typing": set(),
-    "checks": set(),
+    "plan": set(),
+    "checks": {"plan"},
     "limits": set(),
     "cache": set(),
     "fingerprint": set(),
     "tensor_files": {"cache"},
-    "ops": {"cache", "checks", "limits", "typing"},
-    "operators": {"ops", "checks", "limits", "typing"},
+    "ops": {"cache", "checks", "limits", "plan", "typing"},
+    "operators": {"ops", "checks", "limits", "plan", "typing"},
     "transforms": {"ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "data": {"transforms", "ops", "cache", "checks"},
     "loader": {"data", "checks", "tensor_files"},
-    "nn": {"transforms", "operators", "ops", "checks", "typing"},
+    "nn": {"transforms", "operators", "ops", "checks", "plan", "typing"},
 }
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these
 
