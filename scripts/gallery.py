@@ -36,6 +36,7 @@ from pyg_topomask.viz.drawing import DIVERGING, SEQUENTIAL, STAR, draw_edges, py
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "operators.json"
 REACH = ROOT / "docs" / "reach.json"
+COST = "<!-- Their costs, from the same script. -->\n\n"
 TABLE = "<!-- Written by scripts/gallery.py from the cards of the {}. -->\n\n"
 LIST = "   :nosignatures:\n\n"  # of the first list of an API page
 COLUMNS = (("multiply_adds_per_node", 0), ("milliseconds", 1), ("ratio", 0))
@@ -186,8 +187,17 @@ def _draw_pair(left: Any, right: Any, matrix: np.ndarray, data: Data) -> None:
     right.scatter(*place[node], s=4 * size, c=[matrix[node, node]], **(STAR | {"linewidths": 1.0}), **scale)
 
 
-def table(measured: dict[str, dict[str, float]]) -> str:
-    """The table of masks in Markdown, with the products that the benchmark measured."""
+def halves(head: str, rows: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """Two tables of the same rows in Markdown: what helps to choose, and what it costs, from the column "time" on."""
+    columns = head.split("|")
+    cut = columns.index("time")
+    choose = markdown(columns[:cut], [row[:cut] for row in rows])
+    kept = [0, *range(cut, len(columns))]
+    return choose, markdown([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], right=range(4, 7))
+
+
+def table(measured: dict[str, dict[str, float]]) -> tuple[str, str]:
+    """The tables of masks, with the products that the benchmark measured."""
     head = "mask|use|graph needs|for|reach|entry M_ij|learned|time|memory|multiply-adds per column|per node|ms|speed-up"
     rows = []
     for name, cls in MASK.items():
@@ -197,18 +207,18 @@ def table(measured: dict[str, dict[str, float]]) -> str:
         if row is not None:
             numbers = tuple(f"{row[key]:.{digits}f}" for key, digits in COLUMNS)
         rows.append((f"`{cls.__name__}` (`{name}`)", *_common(cls(**cls.examples()[0])), card.cost, *numbers))
-    return markdown(head.split("|"), rows, right=range(10, 13))
+    return halves(head, rows)
 
 
-def methods() -> str:
-    """The table of attentions in Markdown."""
+def methods() -> tuple[str, str]:
+    """The tables of attentions."""
     rows = []
     for cls in dict.fromkeys(ATTENTION.values()):
         names = [name for name, other in ATTENTION.items() if other is cls]
         link = f"[{', '.join(names)}]({names[-1].lower()}.md): `{cls.__name__}`"
         rows.append((link, *_common(cls(8, **cls.examples()[0])), cls.card.cost))
     head = "attention|use|graph needs|for|reach|what a node attends to|learned|time|memory|grows with"
-    return markdown(head.split("|"), rows)
+    return halves(head, rows)
 
 
 def _common(built: Any) -> tuple[str, ...]:
@@ -236,13 +246,16 @@ def written() -> dict[Path, str]:
     report, reached = (json.loads(path.read_text(encoding="utf-8")) for path in (REPORT, REACH))
     where = report["machine"]
     threads = f"{where['threads']} thread{'s' if where['threads'] > 1 else ''}"
+    (masks, cost), (attentions, growth) = table(report["products"]), methods()
     parts = [  # page, what stands before and after the part, and the part
         ("masks.md", "```python\n", "```", example),
-        ("masks.md", TABLE.format("masks"), "\n\n", table(report["products"])),
+        ("masks.md", TABLE.format("masks"), "\n\n", masks),
+        ("masks.md", COST, "\n\n", cost),
         ("masks.md", "Numbers and times are for ", " nodes", f"{report['num_nodes']:,}"),
         ("masks.md", "a product with 64 columns (", "), and", f"{where['cpu']}, {threads}"),
         ("masks.md", "`scripts/gallery.py --reach` measures it.\n\n", "\n\n", reach_table(reached)),
-        ("methods/index.md", TABLE.format("attentions"), "\n\n", methods()),
+        ("methods/index.md", TABLE.format("attentions"), "\n\n", attentions),
+        ("methods/index.md", COST, "\n\n", growth),
         ("api/masks.rst", LIST, "\n\n", names(MASK)),
         ("api/attention.rst", LIST, "\n\n", names(ATTENTION)),
     ]
