@@ -345,6 +345,49 @@ def test_parts_of_pcqm_are_those_of_graphgps(monkeypatch):
     assert [part.tolist() for part in parts] == [split[part].tolist() for part in ("valid", *hidden)]
 
 
+def write_graphland(tmp_path, name, task, targets):
+    """The raw files of GraphLand, as its authors publish them."""
+    folder = tmp_path / "data" / "GraphLandDataset" / name / "raw" / name
+    folder.mkdir(parents=True)
+    info = {"numerical_features_names": ["n", "f"], "fraction_features_names": ["f"], "target_name": "t", "task": task}
+    (folder / "info.yaml").write_text(json.dumps(info | {"categorical_features_names": ["c"]}))
+    rows = [f"{i},{'' if i == 3 else i},{i / 12},{i % 3}" for i in range(12)]
+    (folder / "features.csv").write_text("\n".join([",n,f,c", *rows]) + "\n")
+    (folder / "targets.csv").write_text("\n".join([",t", *(f"{i},{t}" for i, t in enumerate(targets))]) + "\n")
+    (folder / "edgelist.csv").write_text("source,target\n" + "".join(f"{i},{i + 1}\n" for i in range(11)))
+    for split, step in (("RL", 1), ("RH", 2), ("TH", 3)):
+        rows = [f"{i}," + ",".join(str((i // step) % 3 == part) for part in range(3)) for i in range(12)]
+        (folder / f"split_masks_{split}.csv").write_text("\n".join([",train,val,test", *rows]) + "\n")
+
+
+@pytest.mark.filterwarnings("ignore:n_quantiles:UserWarning:sklearn")  # the data have thousands of nodes
+@pytest.mark.parametrize("name", ["hm-categories", "hm-prices"])
+def test_graphland_through_the_class_of_pyg(tmp_path, name):
+    targets = ["", *range(5), *range(6)]
+    write_graphland(tmp_path, name, "regression" if name == "hm-prices" else "multiclass_classification", targets)
+    for split, step in enumerate((1, 2, 3)):
+        data = {"format": "PyG-GraphLandDataset", "name": name.upper(), "task": "node", "split_index": split}
+        dataset = loaded(tmp_path, **data)
+        (graph,) = dataset.graphs
+        assert graph.x.shape == (12, 5)  # a number, a fraction, and one of three categories
+        assert graph.x.isfinite().all()
+        assert graph.edge_index.size(1) == 22  # both directions
+        splits = prepare(source_of(load({"dataset": data}).config), dataset, 0, [])
+        for number, part in enumerate((splits.train, splits.val, splits.test)):
+            counted = set(part[0].counted.nonzero().view(-1).tolist())
+            assert counted == {i for i in range(1, 12) if (i // step) % 3 == number}  # node 0 has no target
+        if name == "hm-prices":
+            assert dataset.task == Task("node", "regression", 1)
+            train = [float(targets[i]) for i in range(1, 12) if (i // step) % 3 == 0]
+            expected = (torch.tensor([float(t) for t in targets[1:]]) - np.mean(train)) / np.std(train)
+            torch.testing.assert_close(graph.y[1:], expected, check_dtype=False)
+        else:
+            assert dataset.task == classification("node", 6)
+            assert graph.y[1:].tolist() == targets[1:]
+    random = DatasetConfig(format="PyG-GraphLandDataset", name=name, task="node", split_mode="random")
+    assert "have no target; use standard" in dataset_problems(random)[0][1]
+
+
 def test_every_name_is_accepted_in_any_case():
     for family, entry in FORMATS.items():
         slic = {"slic_compactness": 30} if "Superpixels" in family else {}

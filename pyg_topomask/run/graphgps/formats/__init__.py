@@ -33,7 +33,7 @@ class Format:
     load: Callable[[DatasetConfig, Task], LoadedDataset]
     names: tuple[str, ...] = ()
     level: Level = "graph"
-    tasks: Mapping[str, Task] | Task | None = None
+    tasks: Mapping[str, Task | None] | Task | None = None
     num_splits: int = 1
 
 
@@ -86,6 +86,7 @@ FORMATS: dict[str, Format] = {
         ("cs", "physics"),
     ),
     "PyG-CityNetwork": _Nodes(_OneGraph(CityNetwork, ["raw/{name}.tar.gz"]), ("paris", "shanghai", "la", "london")),
+    "PyG-GraphLandDataset": _Nodes(graphs.graphland, tuple(graphs.GRAPHLAND), tasks=graphs.GRAPHLAND, num_splits=3),
     "PyG-ShapeNet": Format(clouds.shapenet, ("all", *pyg.ShapeNet.category_ids), tasks=clouds.SHAPES),
     "PyG-S3DIS": Format(clouds.s3dis, _AREAS, tasks=classification("node", 13)),
     "Registered": Format(own.registered),
@@ -143,6 +144,8 @@ def _split_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
         yield "split_index", f"must be below the number of splits of {name}, {num_splits} (got {data.split_index})"
     if mode == "errica" and data.format != "PyG-TUDataset":
         yield "split_mode", f"errica's splits are for PyG-TUDataset (got {data.format})"
+    if mode != "standard" and data.format == "PyG-GraphLandDataset":
+        yield "split_mode", f"some nodes of {name} have no target; use standard, with split_index 0, 1 or 2"
     if mode != "standard" and name.startswith("ogbl-"):
         yield "split_mode", f"{name} is one graph with split edges; use standard"
     if data.num_folds is not None and is_one_graph(data):

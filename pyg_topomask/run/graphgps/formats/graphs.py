@@ -26,6 +26,13 @@ CANVAS = {"plain": 8, "shifted": 16, "plain-positions": 8, "shifted-positions": 
 
 
 PLANETOID = [f"raw/ind.{{name}}.{part}" for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")]
+GRAPHLAND = dict.fromkeys(
+    ("tolokers-2", "city-reviews", "artnet-exp", "web-fraud", "hm-categories", "pokec-regions", "web-topics")
+) | dict.fromkeys(
+    ("hm-prices", "avazu-ctr", "city-roads-M", "city-roads-L", "twitch-views", "artnet-views", "web-traffic"),
+    Task("node", "regression", 1),
+)
+"""Data sets of GraphLand, with the task if it is not the number of classes in the data."""
 GEOM_GCN = ["raw/out1_node_feature_label.txt", "raw/out1_graph_edges.txt"]
 
 
@@ -132,6 +139,23 @@ def one_graph(
     graph = dataset[0]
     graph.y = graph.y.view(-1)
     return LoadedDataset([graph], classification("node", int(dataset.num_classes)))
+
+
+def graphland(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """GraphLand. Split 0 trains on 10 % of the nodes (RL), 1 on 50 % (RH), and 2 on the oldest 50 % (TH)."""
+    for package in ("pandas", "sklearn.preprocessing"):
+        need(package, data.format)
+    split = ("RL", "RH", "TH")[data.split_index]
+    files = "info.yaml", "features.csv", "targets.csv", "edgelist.csv", f"split_masks_{split}.csv"
+    raw = Raw("GraphLandDataset", data.name, tuple(f"raw/{data.name}/{file}" for file in files))
+    read = from_raw(raw, data, lambda root: pyg.GraphLandDataset(root, data.name, split), key=split)[0]
+    graph = Data(x=read.x, edge_index=read.edge_index, y=read.y)
+    if task.kind != "regression":  # a node without a class is in none of the masks
+        graph.y = read.y.nan_to_num(0).long()
+        task = classification("node", int(graph.y.max()) + 1)
+    for part in PARTS:
+        graph[f"{part}_mask"] = read[f"{part}_mask"][:, None] & (torch.arange(3) == data.split_index)
+    return LoadedDataset([graph], task)
 
 
 class CityNetwork(pyg.CityNetwork):
