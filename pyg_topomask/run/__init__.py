@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyg_topomask.run.graphgps.reading import run_config
     from pyg_topomask.run.output.progress import Display
     from pyg_topomask.run.task import Task
+    from pyg_topomask.run.training.scaled import Scaled
     from pyg_topomask.run.training.settings import Training
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Display",
     "Experiment",
     "RunError",
+    "Scaled",
     "Serving",
     "Source",
     "Split",
@@ -39,6 +41,7 @@ _HOME = {
     "Experiment": "experiment",
     **dict.fromkeys(("Serving", "Source", "Split"), "data.source"),
     "Task": "task",
+    "Scaled": "training.scaled",
     "Training": "training.settings",
     "check_config": "graphgps.check",
     "run_config": "graphgps.reading",

@@ -8,11 +8,11 @@ import json
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.nn import global_add_pool
 
 import pyg_topomask
-from pyg_topomask.run import RunError, run_config
+from pyg_topomask.run import Experiment, RunError, Scaled, Source, Split, Task, Training, run_config
 from pyg_topomask.run.commands.predict import predict
-from pyg_topomask.run.training.scaled import Scaled
 from tests.run.conftest import TINY
 
 
@@ -70,6 +70,19 @@ def test_constant_and_unknown_targets_are_not_divided_by_zero():
     unknown = float("nan")
     scaled.fit(torch.tensor([[0.1, 1.0, unknown], [0.1, 3.0, unknown], [0.1, unknown, unknown]]))
     torch.testing.assert_close(scaled(torch.ones(1, 3)), torch.tensor([[1.1, 3.0, 1.0]]))
+
+
+def test_a_model_of_ones_own_is_fitted_to_its_training_targets(tmp_path):
+    data, made = graphs(), []
+    source = Source(data, Task("graph", "regression", 2), split=Split("fixed", (24, 8, 8)))
+
+    def build(sizes):
+        made.append(Scaled(torch.nn.Linear(sizes.in_channels, 2), 2))
+        return made[0]
+
+    call = lambda model, batch: model(global_add_pool(batch.x, batch.batch))  # noqa: E731
+    Experiment(source, build, Training(loss="l1", metric="mae", epochs=1), call=call).run(tmp_path)
+    torch.testing.assert_close(made[0].mean, torch.cat([graph.y for graph in data[:24]]).nanmean(0))
 
 
 def test_only_numbers_are_scaled(tiny, tmp_path):
