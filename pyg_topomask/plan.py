@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -91,27 +92,33 @@ class _Active:
         self.taken: dict[str, int] = {}
 
 
-_active: _Active | None = None
+class _State(threading.local):
+    """Each thread has its own plan: one may prepare batches while another trains."""
+
+    active: _Active | None = None
+
+
+_state = _State()
 
 
 def making() -> bool:
     """Whether a plan is being made."""
-    return _active is not None and _active.makes
+    return _state.active is not None and _state.active.makes
 
 
 def reading() -> bool:
     """Whether a module runs with a plan."""
-    return _active is not None and not _active.makes
+    return _state.active is not None and not _state.active.makes
 
 
 def num_graphs() -> int | None:
     """Number of graphs of the plan that is being read; :obj:`None` if there is none."""
-    return None if _active is None or _active.makes else _active.plan.num_graphs
+    return _state.active.plan.num_graphs if _state.active is not None and not _state.active.makes else None
 
 
 def planned() -> bool:
     """Whether a plan is being made or read: then nothing may be decided by the values of what is learned."""
-    return _active is not None
+    return _state.active is not None
 
 
 @contextmanager
@@ -127,12 +134,11 @@ def read(plan: Plan) -> Iterator[None]:
 
 
 def _during(active: _Active | None) -> Iterator[None]:
-    global _active
-    before, _active = _active, active
+    before, _state.active = _state.active, active
     try:
         yield
     finally:
-        _active = before
+        _state.active = before
 
 
 def once(name: str, find: Callable[[], Any]) -> Any:
@@ -141,7 +147,7 @@ def once(name: str, find: Callable[[], Any]) -> Any:
     What the function calls is not kept by itself. A name without a dot is that of a choice, which a plan takes from the
     earlier plan that it is ``like``.
     """
-    active = _active
+    active = _state.active
     if active is None:
         return find()
     results = active.plan.kept.setdefault(name, []) if active.makes else active.plan.kept.get(name, [])

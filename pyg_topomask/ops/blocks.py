@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pyg_topomask import plan as plans
 from pyg_topomask.ops.memo import kept_property, once_per_batch, outside_transforms
 from pyg_topomask.ops.segment import SizeGroups, size_groups
 
@@ -111,7 +112,10 @@ class BlockLayout:
 @once_per_batch
 def block_layout(batch: Tensor) -> BlockLayout:
     """Layout of a batch vector that `check_batch` accepts, computed once per batch."""
-    return BlockLayout(size_groups(batch), batch.device)
+    layout = BlockLayout(size_groups(batch), batch.device)
+    if plans.planned():
+        layout.table()  # a plan has no sizes on the host, by which to find it later
+    return layout
 
 
 def layout_of(batch: Tensor | None, x: Tensor) -> BlockLayout:

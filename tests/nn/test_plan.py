@@ -3,17 +3,20 @@
 import io
 import subprocess
 import sys
+import threading
 from functools import partial
 
 import pytest
 import torch
 from torch.nn import Linear
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv, GINEConv
 
 from pyg_topomask.nn import (
     ATTENTION,
     MASK,
+    ExphormerAttention,
     FullAttention,
     GatedGCN,
     GKATConv,
@@ -26,6 +29,7 @@ from pyg_topomask.nn import (
     Plan,
     PowerSeriesMask,
     PrimphormerAttention,
+    SANAttention,
     auxiliary_loss,
     export_model,
     graph_inputs,
@@ -211,6 +215,40 @@ def test_a_plan_of_nodes_alone():
     torch.testing.assert_close(attn(x, plan=attn.plan(num_nodes=5)), attn(x))
     batch = torch.tensor([0, 0, 1, 1, 1])
     torch.testing.assert_close(attn(x, plan=attn.plan(batch=batch)), attn(x, batch))
+
+
+@pytest.mark.parametrize("cls", [FullAttention, KMIPAttention, GRFAttention, ExphormerAttention, SANAttention])
+@pytest.mark.parametrize("trains", [False, True])
+def test_one_plan_serves_training_and_evaluation(cls, trains):
+    attn = cls(8, heads=2, dropout=0.5).double().train(trains)
+    batch = next(batches_for(attn))
+    plan = tree_unflatten(*tree_flatten(attn.plan(batch)))
+    attn(batch.x, plan=plan)
+    attn.train(not trains)
+    torch.manual_seed(0)
+    found = attn(batch.x, plan=plan)
+    if trains:
+        torch.testing.assert_close(found, attn(batch.x, batch.batch, batch))
+    assert found.isfinite().all()
+
+
+def test_threads_have_plans_of_their_own():
+    """One thread makes plans while another runs without any."""
+    attn, other = GRFAttention(8, 2).double(), MaskedAttention(8, 2, mask=HopMask(2)).double()
+    batch, second = next(batches_for(attn)), next(batches_for(other))
+    wanted, found = other(second.x, second.batch, second), []
+
+    def run():
+        found.extend(other(second.x, second.batch, second.clone()) for _ in range(50))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    sizes = {attn.plan(batch.clone()).nbytes for _ in range(50)}
+    thread.join()
+    assert len(sizes) == 1
+    assert len(found) == 50
+    for out in found:
+        torch.testing.assert_close(out, wanted)
 
 
 def test_frozen_parameters_change_no_plan():

@@ -57,7 +57,8 @@ def segment_softmax_attention(
     layout = layout_of(batch, q)
     groups = layout.groups
     scale = q.size(-1) ** -0.5 if scale is None else scale
-    if bias is None and not dropout and not is_exporting() and plans.once("small", lambda: _is_small(groups)):
+    is_small = plans.once("small", lambda: _is_small(groups))  # a plan serves training and evaluation
+    if bias is None and not dropout and not is_exporting() and is_small:
         means = softmax_in_graphs(q, k, v, layout, scale)
         if means is not None:
             return means

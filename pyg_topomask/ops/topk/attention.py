@@ -24,7 +24,7 @@ from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import PatternMask
 from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.ops.blocks import layout_of
+from pyg_topomask.ops.blocks import BlockLayout, layout_of
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch, segments
@@ -77,10 +77,16 @@ def _attend_eagerly(
 ) -> Tensor:
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
-        if backend == "auto" and not dropout:
-            out = _attend_in_blocks(q, k, values, topk, batch)
-            if out is not None:
-                return out.to(v.dtype)
+        topk = check_integer("topk", topk, 1)
+        if batch is not None:
+            check_batch(batch, q.size(0))
+        if backend == "auto" and not dropout and not q.is_cuda and not is_transformed():
+            layout = layout_of(batch, q)
+            if layout.groups.width <= MOST_SELECTED:
+                check_finite(q.detach(), k.detach())
+                out = _attend_in_blocks(q, k, values, topk, layout)
+                if out is not None:
+                    return out.to(v.dtype)
         recompute = recompute and torch.is_grad_enabled() and not is_transformed()  # they have no rules for checkpoints
         heads_q, heads_k = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k))
         kept = search_keys(heads_q, heads_k, topk, batch, batch, backend, trim=True)
@@ -100,11 +106,14 @@ def _attend_eagerly(
 
 def _attend_planned(q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor, backend: str, dropout: float) -> Tensor:
     """The same without a size that depends on values: each query has ``topk`` places for keys."""
-    offsets = segments(batch).offsets
+    offsets, layout = segments(batch).offsets, layout_of(batch, q)
+    is_small = plans.once("selected", lambda: layout.groups.width <= MOST_SELECTED) and not q.is_cuda
+    if plans.making():  # nothing else depends on the batch alone
+        return torch.zeros_like(v)
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
-        if backend == "auto" and not dropout and not is_exporting():
-            out = _attend_in_blocks(q, k, values, topk, batch)
+        if is_small and backend == "auto" and not dropout and not is_exporting() and not is_transformed():
+            out = _attend_in_blocks(q, k, values, topk, layout)
             if out is not None:
                 return out.to(v.dtype)
         index = _search(q.detach(), k.detach(), topk, offsets, backend).transpose(0, 1)  # [N, H, topk]
@@ -129,18 +138,8 @@ def _(q: Tensor, k: Tensor, topk: int, offsets: Tensor, backend: str) -> Tensor:
     return q.new_empty(q.size(1), q.size(0), topk, dtype=torch.int64)
 
 
-def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor | None) -> Tensor | None:
+def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, topk: int, layout: BlockLayout) -> Tensor | None:
     """Search and attention in one compiled call, which serves small graphs; :obj:`None` if it does not serve."""
-    topk = check_integer("topk", topk, 1)
-    if batch is not None:
-        check_batch(batch, q.size(0))
-    if q.is_cuda or is_transformed():
-        return None
-    layout = layout_of(batch, q)
-    if not plans.once("selected", lambda: max(layout.groups.num_nodes, default=0) <= MOST_SELECTED):
-        return None
-    if not plans.reading():
-        check_finite(q.detach(), k.detach())
     return softmax_in_graphs(q, k, v, layout, q.size(-1) ** -0.5, min(topk, MOST_SELECTED))
 
 
