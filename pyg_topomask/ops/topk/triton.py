@@ -47,14 +47,14 @@ def search(problem: Any) -> Tensor:
     index = problem.no_index()
     blocks = _blocks(tuple(problem.ptr_q), tuple(problem.ptr_k), index.device)
     module = "pyg_topomask.ops.topk.triton_kernel"
-    arguments = (
-        *(problem.q, problem.k, index, blocks),
-        *(num_queries, problem.k.size(1), dim, problem.topk),
-    )
+    if problem.k.size(1) == 0:
+        return index
+    key_size = torch.linalg.vector_norm(problem.k, torch.inf, dim=(1, 2))
+    arguments = problem.q, problem.k, index, blocks, key_size, num_queries, problem.k.size(1), dim, problem.topk
     width = max(16, power_of_two(dim))
     sizes = {"QUERIES": _QUERIES, "KEYS": min(_KEYS, max(16, _NUMBERS // width)), "DIM": width}
     sizes["WIDTH"] = max(2, power_of_two(problem.topk))
-    warps = 8 if width > 64 else 4  # the keys of four would not fit into their registers
+    warps = 8 if width > 32 else 4  # the keys of four would not fit into their registers
     triton_support.launch(module, "search_block", (len(blocks), heads), arguments, sizes, num_warps=warps)
     return index
 

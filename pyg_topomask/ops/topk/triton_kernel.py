@@ -15,6 +15,7 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
     k,
     out,
     blocks,
+    key_size,
     num_queries,
     num_keys,
     dim,
@@ -26,8 +27,13 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
 ):
     """Best keys of one block of queries in one head; ``blocks`` contains its first and last query and key.
 
-    Most tiles have no key for any query: scores are packed only if one is above ``least``, that of the worst kept key.
-    One that equals it is that of a later key, and loses. While ``least`` is NaN, and for a score that is, keys enter.
+    Most tiles have no key for any query. TF32 scores, which differ from those of float32 by less than ``margin``, tell
+    whether one may be above ``least``, the score of the worst kept key. Only then are the scores computed in float32,
+    and packed. One that equals ``least`` is that of a later key, and loses. While ``least`` is NaN, and for a score
+    that is, keys enter. ``key_size`` is the largest absolute number of the keys of each head.
+
+    TF32 keeps 10 of 23 bits, so that a product of two numbers is wrong by less than 2^-9 of its size, and some more for
+    rounding of sums. The other terms are for numbers that it may take as 0.
     """
     block = blocks + 4 * tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
@@ -44,7 +50,9 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
     )
     best = tl.full((QUERIES, WIDTH), -(2**63), tl.int64)
     best = tl.where(tl.arange(0, WIDTH)[None, :] < topk, best, 2**63 - 1)  # slots beyond topk accept no key
-    least = tl.where(row_there, float("nan"), float("inf"))
+    margin = 1.25 * 2.0**-9 * (tl.sum(tl.abs(queries), axis=1) + 2.0**-100)
+    margin = margin * (tl.load(key_size + head) + 2.0**-100) + 2.0**-118
+    below = tl.where(row_there, float("nan"), float("inf"))  # `least` without the margin
     for start in range(first, last, KEYS):
         key = start + lane
         keys = tl.load(
@@ -52,9 +60,9 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
             mask=(key < last)[None, :] & (column < dim)[:, None],
             other=0.0,
         )
-        score = tl.dot(queries, keys, input_precision="ieee")
-        above = (~(score <= least[:, None])).to(tl.int32)
-        if tl.max(tl.max(above, axis=1), axis=0) > 0:
+        near = tl.dot(queries, keys, input_precision="tf32")
+        if tl.max((~(near <= below[:, None])).to(tl.int32)) > 0:
+            score = tl.dot(queries, keys, input_precision="ieee")
             score = tl.where(score == 0.0, 0.0, score)  # one zero
             bits = score.to(tl.int32, bitcast=True)
             bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
@@ -72,7 +80,7 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
             high = (worst >> 32).to(tl.int32)
             kept = tl.where(high < 0, high ^ 0x7FFFFFFF, high).to(tl.float32, bitcast=True)
             full = row_there & (worst > -(2**63))
-            least = tl.where(full, kept, least)
+            below = tl.where(full, kept - margin, below)
     target = out + (head * num_queries + row) * topk
     for rank in range(topk):  # extract the kept keys, best first
         current = tl.where(tl.arange(0, WIDTH)[None, :] < topk, best, -(2**63))

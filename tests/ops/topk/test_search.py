@@ -114,6 +114,32 @@ def test_triton_skips_no_key_that_ties(monkeypatch):
         assert torch.equal(found[0], wanted[0])
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has TF32 of its own")
+def test_tf32_hides_no_key(monkeypatch):
+    """The least precise TF32 that there may be: numbers lose 13 bits, and those below 2^-126 become zero."""
+    if not usable("triton"):
+        pytest.skip("triton cannot serve here")
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    dot = interpreter.InterpreterBuilder.create_dot
+
+    def rounded(self, a, b, d, precision, imprecise):
+        if "TF32" not in str(precision):
+            return dot(self, a, b, d, precision, imprecise)
+        a, b = (interpreter.TensorHandle((x.data.view("i4") & -8192).view("f4"), x.dtype) for x in (a, b))
+        a.data[abs(a.data) < 2.0**-126] = b.data[abs(b.data) < 2.0**-126] = 0
+        found = dot(self, a, b, d, precision, imprecise)
+        found.data[abs(found.data) < 2.0**-126] = 0
+        return found
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", rounded)
+    monkeypatch.setattr(triton, "_KEYS", 16)
+    better = 2.0**-12 * torch.arange(80).div(16, rounding_mode="floor") * (torch.arange(80) % 16 == 5)  # in each tile
+    for scale, other in ((1.0, 1.0), (2.0**-130, 2.0**100), (2.0**100, 2.0**-130), (2.0**-66, 2.0**-66)):
+        q, k = scale * torch.ones(1, 3, 5), other * (1 + better)[None, :, None] * torch.ones(1, 80, 5)
+        found = triton.search(backends.Problem(q, k, [0, 3], [0, 80], 2))
+        assert found.tolist() == [[[69, 53]] * 3], (scale, other)
+
+
 def test_a_graph_alone_gives_the_same_bits_as_any_engine(backend):
     """As promised: each pair's score is one inner product of its own, whatever else is in the batch."""
     batch = batch_of(SIZES)
