@@ -91,7 +91,7 @@ def program(*arguments):
 
 @pytest.mark.slow
 def test_missing_extra_is_named():
-    code = "from pyg_topomask.run.cli import main; sys.exit(main(['check', 'x']))"
+    code = "from pyg_topomask.run.cli import main; sys.exit(main(['run', 'x']))"
     done = program("-c", f"import sys; sys.modules['lightning'] = None; {code}")
     assert done.returncode == 1
     assert "pip install 'pyg_topomask[run]'" in done.stderr
