@@ -46,7 +46,7 @@ TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", to
 TYPES |= {torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 HALF = ("q", "k", "v", "grad_q", "grad_k", "grad_v", "array")
 SIZES = ("DIM", "WIDTH", "CHANNELS", "HEADS", "SIZE")
-SHOWN = (*SIZES, "KERNEL", "OF_EDGE", "DROPPED")
+SHOWN = (*SIZES, "KERNEL", "SOFTMAX", "OF_EDGE", "DROPPED")
 
 Launch = tuple[str, str, tuple[Any, ...], dict[str, Any], int]
 
@@ -85,7 +85,7 @@ def in_half(launch: Launch) -> Launch:
 def launches_of(config: Any, name: str) -> list[Launch]:
     """The launches of a forward and a backward pass of an attention of a config, on two graphs."""
     attn: Any = build_attention(config, name)
-    if "grid_shape" in attn.requires:  # such masks are products or blocks, without kernels of Triton
+    if "grid_shape" in attn.requires:  # the graphs below are no grids; the masks of other graphs have the same kernels
         return []
     graphs = prepared(attn, [GRAPHS["path"].clone(), GRAPHS["star"].clone()])
     for graph in graphs:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.hashing import GOLDEN, MIX_1, below, mix, wrap
 from pyg_topomask.ops.memo import once_per_batch, once_per_setting
-from pyg_topomask.ops.segment import ragged_ranges
+from pyg_topomask.ops.segment import ragged_ranges, segments
 from pyg_topomask.ops.sparse import Pattern
 
 
@@ -40,16 +40,18 @@ def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: 
         num_random: Number ``r`` of distinct random blocks to which each block attends.
         seed: Seed of the random blocks.
     """
-    device, batch = batch.device, batch.cpu()  # sizes depend on values: CUDA would wait for each of them
-    blocks = _cut(batch, block_size)
+    blocks = _cut(segments(batch).ptr, block_size)  # on CPU, where no size that depends on values makes CUDA wait
     seen, per_block = _seen_blocks(blocks, num_random, seed)
+    ends = torch.cat([seen.new_zeros(1), blocks.size[seen].cumsum(0)])
     first = per_block.cumsum(0) - per_block  # index of each block's list in `seen`
-    block = torch.repeat_interleave(blocks.size)  # [N], block of each node
-    row, entry = ragged_ranges(first[block], per_block[block])
-    begin, size = blocks.start[seen[entry]], blocks.size[seen[entry]]
-    pair, col = ragged_ranges(begin, size)
-    row, col = (x.to(device, non_blocking=True) for x in (row[pair], col))
-    return Pattern(row, col, batch.numel(), batch.numel())
+    num_rows = int((blocks.size * per_block).sum())
+    num_pairs = int((blocks.size * (ends[first + per_block] - ends[first])).sum())
+    tables = per_block, first, seen, blocks.start, blocks.size
+    per_block, first, seen, start, size = (x.to(batch.device, non_blocking=True) for x in tables)
+    block = torch.repeat_interleave(size, output_size=batch.numel())  # [N], block of each node
+    row, entry = ragged_ranges(first[block], per_block[block], num_rows)
+    pair, col = ragged_ranges(start[seen[entry]], size[seen[entry]], num_pairs)
+    return Pattern(row[pair], col, batch.numel(), batch.numel())
 
 
 @once_per_setting(4)
@@ -58,11 +60,11 @@ def one_graph(num_nodes: int, device: torch.device) -> Tensor:
     return torch.zeros(num_nodes, dtype=torch.long, device=device)
 
 
-def _cut(batch: Tensor, block_size: int) -> _Blocks:
-    size = torch.bincount(batch)
-    ptr, num_blocks = size.cumsum(0) - size, (size + block_size - 1) // block_size
+def _cut(ptr: list[int], block_size: int) -> _Blocks:
+    size = torch.tensor(ptr, dtype=torch.int64, device="cpu").diff()
+    start, num_blocks = size.cumsum(0) - size, (size + block_size - 1) // block_size
     graph, number = ragged_ranges(torch.zeros_like(num_blocks), num_blocks)
-    start = ptr[graph] + number * block_size
+    start = start[graph] + number * block_size
     length = (size[graph] - number * block_size).clamp(max=block_size)
     return _Blocks(graph, number, num_blocks[graph], start, length, size[graph])
 
