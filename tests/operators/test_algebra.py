@@ -268,6 +268,18 @@ def test_entrywise_products_of_all_pairs_of_masks():
                 torch.testing.assert_close(found @ x, rows, rtol=1e-10, atol=1e-12)
 
 
+def test_work_is_counted_in_multiply_adds_of_a_column():
+    data = SHARED_GRAPHS["path"]  # 4 nodes, 6 directed edges
+    series = PowerSeriesOperator(data.edge_index, 4, torch.ones(3).double())  # two products, and three terms
+    sparse, narrow = SparseOperator(data.edge_index, torch.ones(6).double(), 4), LowRankOperator(*torch.ones(2, 4, 3))
+    for op, work in (
+        (series, 2 * 6 + 3 * 4), (sparse, 6), (narrow, 2 * 4 * 3), (series + sparse, 24 + 6),
+        (ProductOperator(sparse, series), 6 + 24), (KroneckerOperator(sparse, narrow), 6 * 4 + 24 * 4),
+        (HeadStackOperator([sparse, series]), (6 + 24) // 2),
+    ):  # fmt: skip
+        assert op.num_multiply_adds == work, type(op).__name__
+
+
 def test_entrywise_products_take_the_way_with_the_least_work():
     """Hubs make all pairs of nodes meet; a node with many neighbours has many pairs of columns."""
     size, node = 12, torch.arange(12)
