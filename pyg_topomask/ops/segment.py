@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask import plan as plans
-from pyg_topomask.checks import holds, is_exporting
+from pyg_topomask.checks import holds
 from pyg_topomask.ops.functions import Linear
 from pyg_topomask.ops.memo import kept_property, once_per_batch
 from pyg_topomask.ops.sparse import row_pointers
@@ -248,7 +248,8 @@ def segment_mean(x: Tensor, batch: Tensor | None, num_graphs: int) -> Tensor:
 
 def segment_max(x: Tensor, batch: Tensor) -> Tensor:
     """Largest row of ``x`` ``[N, *]`` in each graph of ``batch``: shape ``[B, *]``; −inf for a graph without nodes."""
-    num_graphs = batch.numel() if is_exporting() else segments(batch).num_graphs  # there are at most as many as nodes
+    num_graphs = plans.num_graphs()
+    num_graphs = segments(batch).num_graphs if num_graphs is None else num_graphs
     graph = batch.long().view(-1, *[1] * (x.dim() - 1)).expand_as(x)
     return x.new_full((num_graphs, *x.shape[1:]), -torch.inf).scatter_reduce(0, graph, x, "amax")
 
