@@ -13,12 +13,13 @@ from torch.nn import Linear, Module, ModuleList
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dtype, check_names, warn_once
-from pyg_topomask.nn.attention.base import has_carry, kind_of, of_graph
+from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.graph_attributes import graph_of, one_line, requirements_of, weight_of_edges, with_weight
 from pyg_topomask.nn.named import as_attention, as_conv
 from pyg_topomask.nn.norm import accepts, apply_norm, build_act, build_norm
+from pyg_topomask.nn.planning import kind_of, of_graph
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.plan import Plan
 from pyg_topomask.typing import Adj

@@ -12,7 +12,6 @@ from torch_geometric.data import Data
 
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_choice, check_dtype, check_integer
-from pyg_topomask.nn.attention.base import of_graph
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import Part
@@ -22,6 +21,7 @@ from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.hub import Shareable
 from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
+from pyg_topomask.nn.planning import of_graph
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.csr import is_sparse

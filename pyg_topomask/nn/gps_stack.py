@@ -15,11 +15,12 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.attention.base import Attention, of_graph
+from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import GPSLayer, Part, check_conv_kwargs
 from pyg_topomask.nn.graph_attributes import graph_of, requirements_of
 from pyg_topomask.nn.mask.heat import times_read_together
+from pyg_topomask.nn.planning import of_graph
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.plan import Plan

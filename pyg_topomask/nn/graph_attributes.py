@@ -66,6 +66,13 @@ def count_nodes(graph: Any) -> int:
     return graph.num_nodes if isinstance(graph, PlannedGraph) else int(graph.num_nodes)
 
 
+def batch_of(graph: Data) -> Tensor:
+    """Graph of each node, ``[N]``."""
+    batch = graph.get("batch")
+    device = next((value.device for value in graph.to_dict().values() if isinstance(value, Tensor)), None)
+    return torch.zeros(count_nodes(graph), dtype=torch.int64, device=device) if batch is None else batch
+
+
 def check_homogeneous(graph: Any) -> None:
     """Refuse a ``HeteroData``. Raises TypeError."""
     if isinstance(graph, HeteroData):

@@ -289,3 +289,11 @@ def test_a_convolution_of_another_width():
     conv = GKATConv(8, 3, heads=2).double()
     batch = next(batches_for(conv))
     torch.testing.assert_close(conv(batch.x, plan=conv.plan(batch)), conv(batch.x, graph=batch))
+
+
+@pytest.mark.parametrize("name", examples(MASK))
+def test_a_mask_of_a_plan(name):
+    mask = examples(MASK)[name]().double()
+    batch = next(batches_for(mask))
+    plan = tree_unflatten(*tree_flatten(mask.plan(batch)))
+    torch.testing.assert_close(mask(plan=plan).to_dense(), mask(batch).to_dense(), **tolerance(name))

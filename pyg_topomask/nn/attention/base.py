@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, Literal, TypeVar, cast, overload
 
@@ -17,13 +16,11 @@ from pyg_topomask.checks import NonFiniteError, check_dtype, check_heads, check_
 from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
 from pyg_topomask.nn.card import Described
 from pyg_topomask.nn.edge_probe import EdgeProbe, ending_explanations
-from pyg_topomask.nn.graph_attributes import OF_TOKENS, PlannedGraph, check_homogeneous, with_attributes
+from pyg_topomask.nn.graph_attributes import PlannedGraph, check_homogeneous, with_attributes
+from pyg_topomask.nn.planning import as_learned, of_graph
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pairs_of_rows
-from pyg_topomask.ops.segment import check_batch, segments
+from pyg_topomask.ops.segment import check_batch
 from pyg_topomask.plan import Plan
-
-_OF_GRAPHS = ("edge_index", "edge_weight", "edge_type", "edge_attr", "ptr", *OF_TOKENS)
-"""Attributes of every graph that attentions and masks may read."""
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
@@ -291,46 +288,6 @@ class Attention(Described):
     def __getstate__(self) -> dict[str, Any]:
         # The last loss belongs to an autograd graph, which can neither be copied nor pickled.
         return {**self.__dict__, "auxiliary_loss": None}
-
-
-def of_graph(graph: Data | None, batch: Tensor, requires: Iterable[str], moving: Iterable[str] = ()) -> dict[str, Any]:
-    """What a plan keeps of a graph: the attributes that may be read, batch vector and ``ptr``.
-
-    Raises:
-        ValueError: If an attribute other than ``moving`` ones requires a gradient.
-    """
-    check_batch(batch, batch.numel())
-    names = [name for name in dict.fromkeys([*requires, *_OF_GRAPHS]) if graph is not None]
-    given = {name: graph[name] for name in names if graph.get(name) is not None}  # type: ignore[union-attr, index]
-    for name, value in given.items():
-        if isinstance(value, Tensor) and value.requires_grad and name not in moving:
-            raise ValueError(f"{name!r} requires a gradient, and a plan is constant: call the module without a plan")
-    ptr = given.get("ptr")
-    fits = ptr is not None and int(ptr[-1]) == batch.numel()
-    return {**given, "batch": batch, "ptr": ptr if fits else segments(batch).offsets.long()}
-
-
-def kind_of(module: Module) -> Any:
-    """What decides about the plan of a module: its classes and settings; modules of one kind share their plans."""
-    simple = (bool, int, float, str, tuple, type(None))
-    return tuple(
-        (name, type(part), *((key, repr(value)) for key, value in vars(part).items() if isinstance(value, simple)))
-        for name, part in module.named_modules()
-    )
-
-
-@contextmanager
-def as_learned(module: Module) -> Iterator[None]:
-    """Let all parameters of a module require gradients: a plan must not depend on those that are frozen now."""
-    frozen = [p for p in module.parameters() if not p.requires_grad]
-    with torch.enable_grad():
-        for p in frozen:
-            p.requires_grad_()
-        try:
-            yield
-        finally:
-            for p in frozen:
-                p.requires_grad_(False)
 
 
 def _with_first(change: Callable[[Tensor], Tensor], result: Any) -> Any:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.card import Described
-from pyg_topomask.nn.graph_attributes import read_attributes
+from pyg_topomask.nn.graph_attributes import PlannedGraph, batch_of, read_attributes
+from pyg_topomask.nn.planning import as_learned, of_graph
 from pyg_topomask.operators import MaskOperator
+from pyg_topomask.plan import Plan
 
 
 class Mask(Described):
@@ -53,9 +56,23 @@ class Mask(Described):
         """The mask of a graph or batch."""
         raise NotImplementedError
 
-    if TYPE_CHECKING:
+    def __call__(self, graph: Data | Batch | None = None, *, plan: Plan | None = None) -> MaskOperator:
+        """The mask of a graph or batch, or of what :meth:`plan` has found of it."""
+        if plan is None:
+            return super().__call__(graph)  # type: ignore[no-any-return]
+        with plans.read(plan):
+            return super().__call__(PlannedGraph(plan.given, plan.given["batch"].size(0)))  # type: ignore[no-any-return]
 
-        def __call__(self, graph: Data | Batch) -> MaskOperator: ...
+    def plan(self, graph: Data | Batch) -> Plan:
+        """What the mask has to know of a graph or batch, without what is learned, for ``mask(plan=plan)``.
+
+        Raises:
+            TypeError, ValueError: As in `forward`; also if an attribute of the graph requires a gradient.
+        """
+        plan = Plan(of_graph(graph, batch_of(graph), self.requires))
+        with plans.made(plan), as_learned(self):
+            self(graph)
+        return plan
 
     def read(self, graph: Any) -> list[Tensor]:
         """The attributes of `requires`, in order.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.graph_attributes import batch_of
 from pyg_topomask.nn.mask.base import Mask
-from pyg_topomask.nn.mask.structure import batch_of
 from pyg_topomask.operators import CausalOperator
 
 

@@ -10,9 +10,8 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.graph_attributes import count_nodes, read_edges
+from pyg_topomask.nn.graph_attributes import batch_of, count_nodes, read_edges
 from pyg_topomask.nn.mask.base import Mask
-from pyg_topomask.nn.mask.structure import batch_of
 from pyg_topomask.operators.low_rank import LowRankOperator
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32

@@ -10,9 +10,8 @@ from torch.nn import Module, ModuleList, Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.graph_attributes import batch_of, requirements_of
 from pyg_topomask.nn.mask.base import Mask
-from pyg_topomask.nn.mask.structure import batch_of
 from pyg_topomask.operators import (
     DiagonalScaledOperator,
     HeadStackOperator,

@@ -167,10 +167,3 @@ def _normalized(edge_index: Tensor, weight: Tensor | None, num_nodes: int, dtype
     root = root_strengths(CSR(pattern, weight.new_zeros(pattern.nnz).index_add(0, entry, weight)))
     row, col = edge_index.long()
     return (weight / root.index_select(0, row) / root.index_select(0, col)).to(dtype)
-
-
-def batch_of(graph: Data) -> Tensor:
-    """Graph of each node, ``[N]``."""
-    batch = graph.get("batch")
-    device = next((value.device for value in graph.to_dict().values() if isinstance(value, Tensor)), None)
-    return torch.zeros(count_nodes(graph), dtype=torch.int64, device=device) if batch is None else batch
