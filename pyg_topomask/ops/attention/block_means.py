@@ -6,7 +6,7 @@ the scores again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.mask import row_errors
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.native.op import CompiledOp
@@ -126,3 +127,35 @@ def softmax_in_graphs(
         return None
     means: Tensor = block_means(q, k, v, None, None, None, table, True, scale, topk)[0]
     return means
+
+
+def refuses(op: BlockMeans, problem: Problem) -> str | None:
+    """Why an operation cannot serve."""
+    if problem.no_blocks is not None:
+        return problem.no_blocks
+    if problem.kernel not in (Kernel("linear"), Kernel("softmax")):
+        return "it serves linear kernels of features without signs, and softmax without dropout"
+    if 0 in problem.size:
+        return "features and values without numbers are left to plain torch"
+    return op.refuses(problem.q, problem.k, problem.v)
+
+
+def attend(op: BlockMeans, problem: Problem) -> Tensor:
+    """The outputs under the blocks of a mask, by an operation."""
+    return with_size(op, problem)[0]
+
+
+def with_size(op: BlockMeans, problem: Problem) -> tuple[Tensor, Tensor]:
+    """The same, and :math:`S_i` ``[N, H]`` if the kernel is linear."""
+    blocks, errors = [torch.broadcast_tensors(*pair) for pair in problem.blocks()], row_errors(problem.mask)
+    entry, bound = zip(*blocks)
+    masks = _joined(entry), None if problem.owns_bound else _joined(bound)
+    errors = None if errors is None else errors.to(problem.v.dtype)
+    table, is_softmax = problem.layout.table([block.size(0) == 1 for block in entry]), problem.kernel.name == "softmax"
+    given = problem.q, problem.k, problem.v, *masks, errors, table, is_softmax, 1.0, 0
+    return op(*given)[:2]
+
+
+def _joined(blocks: Sequence[Tensor]) -> Tensor:  # [g or 1, H or 1, n, n] each -> [H or 1, S]
+    flat = [block.transpose(0, 1).flatten(1) for block in blocks]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops import triton_support
-from pyg_topomask.ops.attention.block_means import BlockMeans, block_means
-from pyg_topomask.ops.attention.engines import blocks_cpp
+from pyg_topomask.ops.attention import block_means
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
@@ -29,7 +28,7 @@ _NUMBERS = 160  # most numbers of a key and a value, of which four warps spill n
 _WARPS = {32: 1, 80: 2, _NUMBERS: 4}  # for so many numbers
 
 
-class BlockMeansTriton(BlockMeans):
+class BlockMeansTriton(block_means.BlockMeans):
     """`BlockMeans` on CUDA, under a mask and without a choice of keys; and the largest scores ``[N, H]`` of receivers.
 
     Only the kernels' backward pass reads these scores, so that the twin leaves them at −inf.
@@ -46,7 +45,7 @@ class BlockMeansTriton(BlockMeans):
         return super().constant(*inputs) + 1
 
     def twin(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-        return *block_means(q, k, v, *rest), v.new_full(v.shape[:2], -torch.inf)
+        return *block_means.block_means(q, k, v, *rest), v.new_full(v.shape[:2], -torch.inf)
 
     def refuses(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> str | None:
         if loader.is_transformed() or torch.compiler.is_compiling():
@@ -93,14 +92,14 @@ class BlockMeansTriton(BlockMeans):
 
 
 _block_means = BlockMeansTriton()
-attend, with_size = partial(blocks_cpp.attend, op=_block_means), partial(blocks_cpp.with_size, op=_block_means)
+attend, with_size = (partial(call, _block_means) for call in (block_means.attend, block_means.with_size))
 
 
 def refuses(problem: Problem) -> str | None:
     """Why the engine cannot serve."""
     if not problem.v.is_cuda:  # Triton's interpreter would serve CPU tensors, a thousand times as slowly
         return f"it runs on CUDA (got {problem.v.device})"
-    return blocks_cpp.refuses(problem, _block_means)
+    return block_means.refuses(_block_means, problem)
 
 
 def _added(grad: Tensor, table: Tensor, own: int) -> Tensor:
