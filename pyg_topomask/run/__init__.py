@@ -20,19 +20,9 @@ if TYPE_CHECKING:
     from pyg_topomask.run.training.settings import Training
 
 __all__ = [
-    "Config",
-    "Display",
-    "Experiment",
-    "RunError",
-    "Scaled",
-    "Serving",
-    "Source",
-    "Split",
-    "Task",
-    "Training",
-    "check_config",
-    "run_config",
-]
+    "Config", "Display", "Experiment", "RunError", "Scaled", "Serving", "Source", "Split", "Task", "Training",
+    "check_config", "run_config",
+]  # fmt: skip
 
 _HOME = {
     "Config": "graphgps.config",

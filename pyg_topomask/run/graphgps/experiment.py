@@ -145,16 +145,10 @@ def serving_of(config: Config) -> Serving:
     """How the data are put into batches."""
     train = config.train
     return Serving(
-        batch_size=train.batch_size,
-        shuffle=train.shuffle,
-        num_workers=config.num_workers,
-        sampler=train.sampler,
-        num_parts=train.num_parts,
-        neighbor_sizes=train.neighbor_sizes,
-        max_nodes=train.max_nodes,
-        evaluation=config.val.sampler,
-        redraw=config.topomask.redraw,
-    )
+        batch_size=train.batch_size, shuffle=train.shuffle, num_workers=config.num_workers, sampler=train.sampler,
+        num_parts=train.num_parts, neighbor_sizes=train.neighbor_sizes, max_nodes=train.max_nodes,
+        evaluation=config.val.sampler, redraw=config.topomask.redraw,
+    )  # fmt: skip
 
 
 def training_of(config: Config) -> Training:
