@@ -59,9 +59,9 @@ class Mask(Described):
     def __call__(self, graph: Data | Batch | None = None, *, plan: Plan | None = None) -> MaskOperator:
         """The mask of a graph or batch, or of what :meth:`plan` has found of it."""
         if plan is None:
-            return super().__call__(graph)  # type: ignore[no-any-return]
+            return super().__call__(graph)
         with plans.read(plan):
-            return super().__call__(PlannedGraph(plan.given, plan.given["batch"].size(0)))  # type: ignore[no-any-return]
+            return super().__call__(PlannedGraph(plan.given, plan.given["batch"].size(0)))
 
     def plan(self, graph: Data | Batch) -> Plan:
         """What the mask has to know of a graph or batch, without what is learned, for ``mask(plan=plan)``.

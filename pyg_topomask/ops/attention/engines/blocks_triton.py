@@ -92,7 +92,7 @@ class BlockMeansTriton(block_means.BlockMeans):
 
 
 _block_means = BlockMeansTriton()
-attend, with_size = (partial(call, _block_means) for call in (block_means.attend, block_means.with_size))
+attend, with_size = partial(block_means.attend, _block_means), partial(block_means.with_size, _block_means)
 
 
 def refuses(problem: Problem) -> str | None:
