@@ -72,6 +72,14 @@ class Plan:
         """The plan on another device."""
         return self._changed(lambda x: x.to(device, non_blocking=non_blocking), torch.device(device))
 
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Plan:
+        """The plan on a GPU, the current one if :obj:`None`: PyG's ``batch.cuda()`` calls this."""
+        return self.to(torch.device("cuda", torch.cuda.current_device() if device is None else device), non_blocking)
+
+    def cpu(self) -> Plan:
+        """The plan on the CPU."""
+        return self.to("cpu")
+
     def pin_memory(self) -> Plan:
         """The plan in pinned memory."""
         return self._changed(Tensor.pin_memory)
@@ -79,6 +87,9 @@ class Plan:
     def _changed(self, change: Callable[[Tensor], Tensor], device: torch.device | None = None) -> Plan:
         leaves, spec = _flatten(self)
         return Plan(**_Reader([change(leaf) for leaf in leaves], device).read(spec))
+
+    def __reduce__(self) -> Any:
+        return _unflatten, _flatten(self)
 
     def __repr__(self) -> str:
         return f"Plan({self.nbytes:,} bytes)"

@@ -155,7 +155,7 @@ class GPSLayer(Explained, Resettable):
             if kind not in known:
                 known[kind] = attn.plan(graph, batch)
             parts[str(number)] = known[kind]
-        return Plan(of_graph(graph, batch, ()), parts=parts)
+        return Plan(of_graph(graph, batch, (), ("edge_attr",)), parts=parts)
 
     def forward(
         self,

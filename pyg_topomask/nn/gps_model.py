@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import LazyLinear, Linear, Module
 from torch_geometric.data import Data
@@ -15,13 +14,12 @@ from pyg_topomask.checks import check_choice, check_dtype, check_integer
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import Part
-from pyg_topomask.nn.gps_stack import GPSStack
+from pyg_topomask.nn.gps_stack import GPSStack, plan_with_tokens
 from pyg_topomask.nn.graph_attributes import OF_EDGES, check_homogeneous, graph_of, one_line, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.hub import Shareable
 from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
-from pyg_topomask.nn.planning import of_graph
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.csr import is_sparse
@@ -165,16 +163,7 @@ class GPSModel(Shareable, Explained, Resettable):
         Raises:
             ValueError: If an attribute is missing, or requires a gradient.
         """
-        check_homogeneous(graph)
-        batch = graph.get("batch")
-        if batch is None:
-            batch = graph.edge_index.new_zeros(int(graph.num_nodes))
-        given = of_graph(graph, batch, ())
-        if self.token is not None:
-            x = torch.empty(batch.numel(), self.channels, device=batch.device)
-            graph = self.token.insert(x, _graph_for_tokens(graph.edge_index, batch, graph), len(given["ptr"]) - 1)[1]
-            return Plan(given, parts=self.layers.plan(graph, graph.batch).parts)
-        return Plan(given, parts=self.layers.plan(graph, batch).parts)
+        return plan_with_tokens(self.layers, graph, self.token)
 
     def _forward(
         self,

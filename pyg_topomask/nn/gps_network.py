@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,15 +10,17 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
-from pyg_topomask.nn.gps_stack import GPSStack
+from pyg_topomask.nn.gps_stack import GPSStack, plan_with_tokens
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
+from pyg_topomask.plan import Plan
 
 BIAS = "attn_bias"
 """Graph attribute with the bias of node pairs, which ``FullAttention(…, attn_bias="attn_bias")`` reads."""
@@ -106,16 +109,38 @@ class GPSNetwork(Explained, Resettable):
 
     if TYPE_CHECKING:
 
-        def __call__(self, graph: Data | Batch) -> Tensor: ...  # type: ignore[override]
+        def __call__(self, graph: Data | Batch, plan: Plan | None = None) -> Tensor: ...  # type: ignore[override]
 
-    def forward(self, graph: Data) -> Tensor:
-        """The head's prediction for a ``Data`` or ``Batch``."""
-        x = self.embed(graph)
-        if self.pool_token:  # one token per graph
-            graph = Data(x=x, batch=torch.arange(x.size(0), device=x.device))
-        return self.head(x, graph)
+    def plan(self, graph: Data) -> Plan:
+        """What the attentions have to know of a batch, for ``network(graph, plan=plan)``; see :class:`Plan`.
 
-    def embed(self, graph: Data) -> Tensor:
+        Args:
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
+
+        Raises:
+            ValueError: If an attribute is missing, or requires a gradient.
+        """
+        if self.attends_edges:  # the encoder's output comes with each run
+            width, device = self.layers.channels, graph.edge_index.device
+            edge_attr = torch.zeros(graph.edge_index.size(1), width, device=device).requires_grad_()
+            graph = with_attributes(graph, edge_attr=edge_attr)
+        return plan_with_tokens(self.layers, graph, self.graph_token, None if self.bias_encoder is None else BIAS)
+
+    def forward(self, graph: Data, plan: Plan | None = None) -> Tensor:
+        """The head's prediction for a ``Data`` or ``Batch``.
+
+        Args:
+            graph: The graph, which encoders, convolutions and the head read.
+            plan: What `plan` has found of it, which the attentions read instead.
+        """
+        with nullcontext() if plan is None else plans.read(plan):
+            x = self.embed(graph, plan)
+            if self.pool_token:  # one token per graph
+                ptr = torch.arange(x.size(0) + 1, device=x.device)
+                graph = with_attributes(Data(), x=x, batch=ptr[:-1], ptr=ptr)
+            return self.head(x, graph)
+
+    def embed(self, graph: Data, plan: Plan | None = None) -> Tensor:
         """The nodes after the last layer, ``[N, C]``, or with ``pool_token`` the tokens, ``[B, C]``."""
         x = self.dropout(self.node_encoder(graph))
         extra: dict[str, Any] = {}
@@ -124,7 +149,7 @@ class GPSNetwork(Explained, Resettable):
                 extra[name] = encoder(graph)
         bias = None if self.bias_encoder is None else self.bias_encoder(graph)
         position = tokens = None
-        num_graphs = count_graphs(graph, graph.get("batch"))
+        num_graphs = count_graphs(graph, graph.get("batch")) if plan is None else plan.num_graphs
         if self.graph_token is not None:
             x, graph, bias, position, tokens = self.graph_token.insert(x, graph, num_graphs, bias)
             if "pe" in extra:
@@ -135,7 +160,7 @@ class GPSNetwork(Explained, Resettable):
             graph = with_attributes(graph, edge_attr=extra["edge_attr"])
             if not self.layers.takes("edge_attr"):
                 del extra["edge_attr"]
-        x = self.layers(x, graph.edge_index, graph.get("batch"), graph, num_graphs, **extra)
+        x = self.layers(x, graph.edge_index, graph.get("batch"), graph, num_graphs, plan, **extra)
         x = apply_norm(self.norm_out, x, graph.get("batch"))
         kept = tokens if self.pool_token else position
         return x if kept is None else x.index_select(0, kept)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.graph_attributes import OF_TOKENS
@@ -21,6 +21,8 @@ _OF_GRAPHS = ("edge_index", "edge_weight", "edge_type", "edge_attr", "ptr", *OF_
 def of_graph(graph: Data | None, batch: Tensor, requires: Iterable[str], moving: Iterable[str] = ()) -> dict[str, Any]:
     """What a plan keeps of a graph: the attributes that may be read, batch vector and ``ptr``.
 
+    ``moving`` attributes that require a gradient are not kept; a run reads them from ``graph=``.
+
     Raises:
         ValueError: If an attribute other than ``moving`` ones requires a gradient.
     """
@@ -28,8 +30,9 @@ def of_graph(graph: Data | None, batch: Tensor, requires: Iterable[str], moving:
     names = [name for name in dict.fromkeys([*requires, *_OF_GRAPHS]) if graph is not None]
     given = {name: graph[name] for name in names if graph.get(name) is not None}  # type: ignore[union-attr, index]
     for name, value in given.items():
-        if isinstance(value, Tensor) and value.requires_grad and name not in moving:
+        if name not in moving and isinstance(value, Tensor) and value.requires_grad:
             raise ValueError(f"{name!r} requires a gradient, and a plan is constant: call the module without a plan")
+    given = {name: value for name, value in given.items() if not (isinstance(value, Tensor) and value.requires_grad)}
     ptr = given.get("ptr")
     fits = ptr is not None and int(ptr[-1]) == batch.numel()
     return {**given, "batch": batch, "ptr": ptr if fits else segments(batch).offsets.long()}
@@ -45,14 +48,23 @@ def kind_of(module: Module) -> Any:
 
 
 @contextmanager
-def as_learned(module: Module) -> Iterator[None]:
-    """Let all parameters of a module require gradients: a plan must not depend on those that are frozen now."""
-    frozen = [p for p in module.parameters() if not p.requires_grad]
-    with torch.enable_grad():
-        for p in frozen:
-            p.requires_grad_()
-        try:
+def as_learned(module: Module, device: torch.device) -> Iterator[None]:
+    """Let a module have parameters that require gradients, and lie with its buffers on a device.
+
+    A plan must not depend on parameters that are frozen now, nor on their values. So those on another device are not
+    read, which a loader's worker could not do.
+    """
+    tables: list[Any] = [x for part in module.modules() for x in (part._parameters, part._buffers)]
+    before = [(table, dict(table)) for table in tables]
+    for table, own in before:
+        for name, x in own.items():
+            is_learned = isinstance(x, Parameter)
+            if x is not None and (x.device != device or (is_learned and not x.requires_grad)):
+                moved = x.detach() if x.device == device else torch.zeros(x.shape, dtype=x.dtype, device=device)
+                table[name] = Parameter(moved) if is_learned else x.to(device)
+    try:
+        with torch.enable_grad():
             yield
-        finally:
-            for p in frozen:
-                p.requires_grad_(False)
+    finally:
+        for table, own in before:
+            table.update(own)

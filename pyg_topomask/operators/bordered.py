@@ -13,7 +13,7 @@ from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Rows, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.segment import check_batch, segment_sum, size_groups
+from pyg_topomask.ops.segment import check_batch, size_groups
 from pyg_topomask.ops.sparse import Combination, Pattern
 
 
@@ -118,8 +118,7 @@ class BorderedOperator(MaskOperator):
     def _matmul(self, x: Tensor) -> Tensor:
         nodes, tokens = x.index_select(0, self.node), x.index_select(0, self.token)
         of_nodes = self.operator.product(nodes) + tokens.index_select(0, self.batch)
-        sums = segment_sum(nodes, self.batch)
-        of_tokens = tokens + pad(sums, (0, 0) * (sums.dim() - 1) + (0, self.num_graphs - sums.size(0)))
+        of_tokens = tokens.index_add(0, self.batch, nodes)
         return torch.empty_like(x).index_copy(0, self.node, of_nodes).index_copy(0, self.token, of_tokens)
 
 

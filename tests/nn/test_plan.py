@@ -1,5 +1,6 @@
 """What a plan promises: one compiled graph for batches of all sizes, and programs of ``torch.export``."""
 
+import copy
 import io
 import subprocess
 import sys
@@ -9,18 +10,23 @@ from functools import partial
 import pytest
 import torch
 from torch.nn import Linear
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils.data import DataLoader
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv, GINEConv
 
+from pyg_topomask.loader import collate
 from pyg_topomask.nn import (
     ATTENTION,
+    HEADS,
     MASK,
     ExphormerAttention,
     FullAttention,
     GatedGCN,
     GKATConv,
     GPSModel,
+    GPSNetwork,
+    GPSStack,
     GRFAttention,
     GRFMask,
     HopMask,
@@ -34,6 +40,10 @@ from pyg_topomask.nn import (
     export_model,
     graph_inputs,
 )
+from pyg_topomask.nn.encoder.base import Encoder
+from pyg_topomask.nn.encoder.features import LinearEdgeEncoder, LinearNodeEncoder
+from pyg_topomask.nn.graph_token import GraphToken
+from pyg_topomask.ops import all_pairs
 from pyg_topomask.testing import GRAPHS, examples, prepared
 
 slow = pytest.mark.slow
@@ -249,6 +259,66 @@ def test_threads_have_plans_of_their_own():
     assert len(found) == 50
     for out in found:
         torch.testing.assert_close(out, wanted)
+
+
+class PairBias(Encoder):
+    """A learned number for each pair."""
+
+    channels = 2
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.randn(2))
+
+    def forward(self, graph):
+        query, key = all_pairs(graph.batch)
+        return graph.x[query, :1] * graph.x[key, 1:2] * self.scale
+
+
+NETWORKS = {
+    "edges": {"attn": lambda: SANAttention(8, 2), "edges": True},
+    "bias": {"attn": lambda: FullAttention(8, 2, attn_bias="attn_bias"), "bias_encoder": PairBias},
+    "carry": {"attn": lambda: PrimphormerAttention(8, 2), "conv": lambda _: GatedGCN(8), "edges": True},
+    "tokens": {"attn": lambda: MaskedAttention(8, 2, mask=HopMask(2)), "pool_token": True},
+    "biased tokens": {"attn": lambda: FullAttention(8, 2, attn_bias="attn_bias"), "bias_encoder": PairBias, "heads": 2},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name):
+    settings = dict(NETWORKS[name])
+    attn, conv, bias = (settings.pop(key, None) for key in ("attn", "conv", "bias_encoder"))
+    tokens, edges = "token" in name, settings.pop("edges", False)
+    torch.manual_seed(0)
+    layers = GPSStack(8, 2, conv, lambda _: attn())
+    settings |= {"graph_token": GraphToken(8, settings.pop("heads", None))} if tokens else {}
+    settings |= {"edge_encoder": LinearEdgeEncoder(8, 3)} if edges else {}
+    settings |= {"bias_encoder": bias()} if bias else {}
+    network = GPSNetwork(LinearNodeEncoder(8, 8), layers, HEADS["graph"](8, 3), **settings).double()
+    torch._dynamo.reset()
+    called = torch.compile(network, backend="eager", fullgraph=True, dynamic=True)
+    for batch in batches_for(network, edge_dim=3):
+        plan, inputs = network.plan(batch), list(network.parameters())
+        wanted = results(network, network(batch), inputs)
+        for one in (network, called):
+            found = results(network, one(batch, plan=plan), inputs)
+            torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_plans_of_loaders(workers):
+    """Workers plan for a model whose parameters they could not read, and plans move with their batches."""
+    model = model_of(lambda: GRFAttention(8, 2), lambda: FullAttention(8, 2)).double()
+    graphs = [graph for batch in batches_for(model) for graph in batch.to_data_list()]
+    away = partial(collate, plan=copy.deepcopy(model).to("meta"))
+    for number, batch in enumerate(DataLoader(graphs, batch_size=4, collate_fn=away, num_workers=workers)):
+        wanted = model(batch.x, batch.edge_index, batch.batch, batch)
+        torch.testing.assert_close(model(batch.x, batch.edge_index, plan=batch.plan), wanted)
+        for part, graph in zip(batch.to_data_list(), graphs[4 * number :]):
+            torch.testing.assert_close(part.to_dict(), graph.to_dict())
+        assert {leaf.device.type for leaf in tree_leaves(batch.cpu().plan)} == {"cpu"}
+        moved = tree_leaves(batch.to("meta").plan)
+        assert {leaf.device.type for leaf in moved if leaf.numel()} == {"meta"}  # others are sizes
 
 
 def test_frozen_parameters_change_no_plan():

@@ -201,7 +201,8 @@ class Attention(Described):
         """What the attention has to know of a batch, for ``attn(x, plan=plan)``; see :class:`~pyg_topomask.Plan`.
 
         Args:
-            graph: The ``Data`` or ``Batch`` with the attributes ``requires``.
+            graph: The ``Data`` or ``Batch`` with the attributes ``requires``. The plan lies on its device, which
+                need not be that of the attention.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
             num_nodes: ``N``, if neither ``graph`` nor ``batch`` is given.
             like: An earlier plan, whose engines the plan takes, so that compiled code serves both.
@@ -215,14 +216,15 @@ class Attention(Described):
             count = num_nodes if graph is None else int(graph.num_nodes)
             if count is None:
                 raise ValueError("a plan needs 'graph', 'batch' or 'num_nodes' (all are None)")
-            device = next((x.device for x in (graph or Data()).to_dict().values() if isinstance(x, Tensor)), None)
+            tensors = [*(graph or Data()).to_dict().values(), *self.parameters()]
+            device = next((x.device for x in tensors if isinstance(x, Tensor)), None)
             batch = torch.zeros(count, dtype=torch.int64, device=device)
         if graph is not None:
             graph = with_attributes(graph, batch=batch, num_nodes=batch.numel())
         plan = Plan(of_graph(graph, batch, self.requires, self.moving))
-        like_x = next(self.parameters(), torch.empty(0))
-        x = torch.zeros(batch.numel(), self.channels, dtype=like_x.dtype, device=like_x.device)
-        with plans.made(plan, like), as_learned(self):
+        dtype = next(self.parameters(), torch.empty(0)).dtype
+        x = torch.zeros(batch.numel(), self.channels, dtype=dtype, device=batch.device)
+        with plans.made(plan, like), as_learned(self, batch.device):
             self.forward(x, batch, graph)
         return plan
 

@@ -69,8 +69,9 @@ class Mask(Described):
         Raises:
             TypeError, ValueError: As in `forward`; also if an attribute of the graph requires a gradient.
         """
-        plan = Plan(of_graph(graph, batch_of(graph), self.requires))
-        with plans.made(plan), as_learned(self):
+        batch = batch_of(graph)
+        plan = Plan(of_graph(graph, batch, self.requires))
+        with plans.made(plan), as_learned(self, batch.device):
             self(graph)
         return plan
 
