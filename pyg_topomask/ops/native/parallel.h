@@ -83,11 +83,11 @@ struct Vector {
 
 #define INLINED __attribute__((always_inline)) inline
 
-// Fetches memory into the cache that will soon be read, or written if WRITE is 1. Functions that only do this must be
+// Fetches memory into the cache of a level that will soon be read, or written if WRITE is 1. Functions that only do this must be
 // INLINED: GCC removes calls of a function that has no result and no effect on memory.
-template <int WRITE, class T>
+template <int WRITE, int LEVEL = 1, class T>
 INLINED void fetch(const T* from, int64_t count) {
-    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, WRITE);
+    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, WRITE, 4 - LEVEL);
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ class Entries {
     void evaluate(int64_t head, int64_t p, int64_t count, T* to, Array<T>& last) const {
         const Block block = find(p, count, last);
         for (int64_t i = 0; i < count; i += BLOCK) {
-            for (int64_t t = 0; t < terms; ++t) fetch<0>(block.from + t * block.step + i + count, BLOCK);  // of later pairs
+            // Those of later pairs: the first level holds no second window.
+            for (int64_t t = 0; t < terms; ++t) fetch<0, 2>(block.from + t * block.step + i + count, BLOCK);
             const auto term = [&](int64_t t) { return block.from + t * block.step + i; };
             sum_rows<4>(numbers + head * by_head, term, terms, 4, 3 * L, to + i);
         }
