@@ -76,8 +76,21 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
 
 
 def once_per_setting(most: int) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Keep the last ``most`` results of a function of settings: constants, which depend on no mode and no transform."""
-    return lambda function: lru_cache(most)(torch.inference_mode(False)(on_values(function)))
+    """Keep the last ``most`` results of a function of settings: constants, which depend on no mode and no transform.
+
+    Compiled code computes them, since ``torch.compile`` warns of caches.
+    """
+
+    def keep(function: Callable[..., Result]) -> Callable[..., Result]:
+        kept = lru_cache(most)(torch.inference_mode(False)(on_values(function)))
+
+        @wraps(function)
+        def call(*settings: Any) -> Result:
+            return function(*settings) if torch.compiler.is_compiling() else kept(*settings)
+
+        return call
+
+    return keep
 
 
 class cached(Generic[Result]):  # noqa: N801

@@ -9,7 +9,6 @@ Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from math import log2, prod
 
 import torch
@@ -54,7 +53,7 @@ def _offsets(grid_shape: tuple[int, ...], device: torch.device) -> Tensor:
     return offset.flatten()
 
 
-@lru_cache(maxsize=64)
+@once_per_setting(64)
 def toeplitz_multiply_adds(grid_shape: tuple[int, ...]) -> int:
     """Multiply-adds of the product with one column, without those of the transform of the weight."""
     *sizes, last = _sizes(grid_shape)

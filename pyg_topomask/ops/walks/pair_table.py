@@ -9,14 +9,13 @@ only evaluates the polynomial.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.checks import holds
-from pyg_topomask.ops.memo import outside_transforms
+from pyg_topomask.ops.memo import once_per_setting
 from pyg_topomask.ops.products.factors import Meeting, TermCounts, join
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.ops.sparse import Combination, Pattern
@@ -106,13 +105,11 @@ def monomials(modulation: Tensor, keys: Tensor | None = None) -> Tensor:
     return products.flatten(-2).index_select(-1, _lower(modulation.size(-1), modulation.device))
 
 
-@lru_cache
-@torch.inference_mode(False)
+@once_per_setting(128)
 def _lower(size: int, device: torch.device) -> Tensor:
     """Positions of the entries on and below the diagonal of a square matrix whose rows follow each other."""
-    with outside_transforms():
-        row, col = torch.tril_indices(size, size, device="cpu")
-        return (row * size + col).to(device, non_blocking=True)
+    row, col = torch.tril_indices(size, size, device="cpu")
+    return (row * size + col).to(device, non_blocking=True)
 
 
 def sorted_pair_table(
