@@ -211,7 +211,8 @@ def multiply_blocks(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     for a, b in zip(left, right):
         dim, dtype = max(a.dim(), b.dim()), torch.promote_types(a.dtype, b.dtype)
         lifted.append([x.to(dtype) if x.dim() == dim else x.to(dtype)[:, None] for x in (a, b)])
-    return [a @ b for a, b in lifted]
+    # Polynomials lie head by head: their products do, too, and nothing is copied.
+    return [a @ b if a.dim() == 3 else (a.transpose(0, 1) @ b.transpose(0, 1)).transpose(0, 1) for a, b in lifted]
 
 
 def _identity(layout: BlockLayout) -> Triples:

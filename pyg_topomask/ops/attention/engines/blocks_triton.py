@@ -24,7 +24,7 @@ from pyg_topomask.ops.triton_support import power_of_two
 
 _MODULE = "pyg_topomask.ops.attention.triton_blocks"
 _TILE = 16  # nodes of a program, and of those that it reads at a time: the least that Triton multiplies
-_NUMBERS = 160  # most numbers of a key and a value, of which four warps spill nothing
+_NUMBERS, _CHANNELS = 160, 64  # most numbers of a key and a value, and of a value, of which four warps spill nothing
 _WARPS = {32: 1, 80: 2, _NUMBERS: 4}  # for so many numbers
 
 
@@ -52,8 +52,9 @@ class BlockMeansTriton(block_means.BlockMeans):
             return "derivatives in forward mode, torch.func and torch.compile are left to plain torch"
         if rest and (rest[0] is None or rest[-2:] != (1.0, 0)):
             return "it serves all keys under a mask, and scores without a factor"
-        if power_of_two(q.size(2)) + power_of_two(v.size(2)) > _NUMBERS:
-            return f"keys and values of more than {_NUMBERS} numbers are left to plain torch"
+        width, channels = power_of_two(q.size(2)), power_of_two(v.size(2))
+        if width + channels > _NUMBERS or channels > _CHANNELS:
+            return f"values of more than {_CHANNELS} numbers, or {_NUMBERS} with keys, are left to plain torch"
         return triton_support.refuses(q.device)
 
     def run(self, inputs: Any, results: Any, grads: Sequence[Tensor] = (), room: Sequence[Tensor | None] = ()) -> None:
