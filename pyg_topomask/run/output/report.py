@@ -28,7 +28,7 @@ DEVIATION = "standard deviation (n − 1)"
 
 def format_metric(name: str, value: float, std: float | None = None, sign: str = "") -> str:
     """A metric's value as text, such as ``78.10 ± 0.42``; in percent for accuracies, with any sign if that is ``+``."""
-    scale, digits = (100, 2) if name in PERCENT else (1, 4)
+    scale, digits = (100, 2) if name.partition("/")[0] in PERCENT else (1, 4)
     return f"{scale * value:{sign}.{digits}f}" + (f" ± {scale * std:.{digits}f}" if std is not None else "")
 
 
@@ -148,8 +148,10 @@ def summary_table(summary: Mapping[str, Any]) -> Group:
     kind = "splits" if len(set(summary["splits"])) > 1 else "seeds"
     count = f"{len(seeds)} {kind}, mean ± {DEVIATION}" if len(seeds) > 1 else "1 seed"
     layers = layers_text(summary["layer_type"], summary["mask"])
-    names = list(dict.fromkeys(["loss", headline(summary["metrics"], summary["metric_best"])]))
-    columns = {"": [f"{name} (%)" if name in PERCENT else name for name in names]}
+    best = headline(summary["metrics"], summary["metric_best"])
+    each = [key.removeprefix("val_") for key in summary["metrics"] if key.startswith(f"val_{best}/")]  # of each target
+    names = [*dict.fromkeys(["loss", best]), *sorted(each, key=len)]
+    columns = {"": [f"{name} (%)" if best in PERCENT and name != "loss" else name for name in names]}
     for part, text in zip(PARTS, ("training", "validation", "test")):
         values = [summary["metrics"].get(f"{part}_{name}") for name in names]
         columns[text] = [

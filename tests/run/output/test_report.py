@@ -31,6 +31,15 @@ def test_a_summary_names_the_mask_and_fits_the_columns_of_a_pipe(capsys, monkeyp
     assert lines[-1] == "3 parameters, 1.0 s of training, 1 MiB peak memory"
 
 
+def test_a_summary_shows_the_chosen_metric_of_each_target_in_order(capsys):
+    each = {f"val_accuracy/{i}": i / 100 for i in range(12)}
+    row = result(0, val_loss=2.0, val_accuracy=0.05, val_f1=0.5, **dict(sorted(each.items())))
+    standard_output().print(summary_table(summarize("name", "0", [row])))
+    shown = [line.split()[1:6] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert shown[:2] == [["loss", "│", "–", "│", "2.0000"], ["accuracy", "(%)", "│", "–", "│"]]
+    assert [(row[0], row[1]) for row in shown[2:]] == [(f"accuracy/{i}", "(%)") for i in range(12)]
+
+
 def test_seeds_of_another_version_count_by_what_all_have():
     results = [result(0, test_loss=1.0, test_miou=0.5), result(1, test_loss=math.nan)]
     metrics = summarize("name", "0", results)["metrics"]
