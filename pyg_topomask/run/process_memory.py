@@ -44,9 +44,10 @@ def peak_resident_mib() -> float | None:
 
 
 def reset_peak() -> bool:
-    """Return unused memory and let the peak begin at what is left; False on other systems than Linux with glibc."""
+    """Return freed memory, and let the peak begin at what is left; False on other systems than Linux with glibc."""
     gc.collect()
-    return_freed_memory()
+    with suppress(OSError, AttributeError, TypeError):  # systems without glibc
+        ctypes.CDLL(None).malloc_trim(0)
     try:
         return Path("/proc/self/clear_refs").write_text("5") > 0
     except OSError:
@@ -62,12 +63,6 @@ def peak_mib(function: Callable[[], object]) -> float | None:
     before = resident_mib()
     function()
     return (peak_resident_mib() or 0.0) - before if was_reset else None
-
-
-def return_freed_memory() -> None:
-    """Return to the system what this process has freed and glibc keeps; nothing happens on systems without glibc."""
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_cuda_mib(function: Callable[[], object]) -> float:

@@ -30,7 +30,7 @@ from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
-from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, ReturnFreedMemory, early_stopping
+from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.lightning_module import GraphModule, build_module
 from pyg_topomask.run.training.losses import task_problems
@@ -181,7 +181,6 @@ class SeedRun:
             *self._redraw_walks(train.dataset),
             *early_stopping(training),
             recorder,
-            ReturnFreedMemory(),
             *self.callbacks,
         ]
         loggers = self.loggers(display.say)

@@ -1,4 +1,4 @@
-"""Freed memory is returned when the process has twice the memory of its first steps."""
+"""The peak memory of a run, and the memory that is left."""
 
 import json
 from types import SimpleNamespace
@@ -8,29 +8,12 @@ import torch
 
 from pyg_topomask.run import process_memory, run_config, seed_run
 from pyg_topomask.run.process_memory import reset_peak
-from pyg_topomask.run.training import callbacks
-
-
-def test_memory_is_returned_at_twice_the_usual(monkeypatch):
-    found, now = [], [0.0]
-    monkeypatch.setattr(callbacks, "resident_mib", lambda: now[0])
-    monkeypatch.setattr(callbacks, "return_freed_memory", lambda: (found.append(now[0]), now.__setitem__(0, 1200.0)))
-    callback = callbacks.ReturnFreedMemory()
-    for step in range(1, 61):
-        now[0] = 100.0 * step if step < 40 else 2300.0  # 1000 at first, and after 30 steps twice that in use
-        callback.on_train_batch_end(None, None, None, None, step)
-    assert found == [3000.0]
 
 
 @pytest.mark.slow
 def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tiny, tmp_path):
-    """The second seed would have the peak of the first one, whose training takes 400 MiB for a moment. A run also
-    watches the memory of its process.
-    """
-    fit, taken, returned = seed_run.SeedRun._train, [], []
-    monkeypatch.setattr(callbacks, "STEPS", 1)
-    monkeypatch.setattr(callbacks, "MOST_GROWTH", 0.0)
-    monkeypatch.setattr(callbacks, "return_freed_memory", lambda: returned.append(1))
+    """The second seed would have the peak of the first one, whose training takes 400 MiB for a moment."""
+    fit, taken = seed_run.SeedRun._train, []
 
     def train(self, *inputs):
         if not taken:
@@ -39,7 +22,6 @@ def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tiny, tmp_path):
 
     monkeypatch.setattr(seed_run.SeedRun, "_train", train)
     run_config(tiny, tmp_path, 2)
-    assert returned
     paths = sorted(tmp_path.glob("*/*/result.json"))
     first, second = (json.loads(path.read_text())["peak_memory_mib"] for path in paths)
     if not reset_peak():

@@ -1,4 +1,4 @@
-"""Callbacks: seeds of the epochs, walks that follow the attention, the record of a run, early stopping, memory."""
+"""Callbacks: seeds of the epochs, walks that follow the attention, the record of a run, early stopping."""
 
 from __future__ import annotations
 
@@ -18,14 +18,9 @@ from pyg_topomask.nn.dynamic_walks import redraw_walks, walks_along
 from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
 from pyg_topomask.run.output.report import write_metrics
-from pyg_topomask.run.process_memory import resident_mib, return_freed_memory
 from pyg_topomask.run.training.checkpoint import BEST, LAST
 from pyg_topomask.run.training.settings import Training
 from pyg_topomask.transforms import AddRandomWalks
-
-# The memory of the process is read every STEPS training steps. Memory that was returned must be requested again, which
-# takes time: on Peptides-func with batches of 200 graphs, each return costs 1.2 s, or 3 % of the steps between two.
-STEPS, MOST_GROWTH = 10, 2.0
 
 
 class EpochSeed(pl.Callback):
@@ -207,25 +202,3 @@ def early_stopping(training: Training) -> list[EarlyStopping]:
     evaluations = max(1, -(-training.patience // training.eval_period))
     # NaN, such as that of a set without positives, counts as not better.
     return [EarlyStopping(f"val_{training.metric}", mode=mode, patience=evaluations, check_finite=False)]
-
-
-class ReturnFreedMemory(pl.Callback):
-    """Returns freed memory when the process has twice its usual memory: that of its first steps, or what a return left.
-
-    The sizes of tensors differ from batch to batch. The C library keeps freed memory for later tensors that fit into
-    it, so that without this callback, the memory of a process grows with the number of steps: on Peptides-func from
-    3 GB after 5 steps to 8 GB after 80, while tensors use 0.5 GB between two steps.
-    """
-
-    steps, usual_mib = 0, 0.0
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Read the memory after every `STEPS` steps."""
-        self.steps += 1
-        if self.steps == STEPS:
-            self.usual_mib = resident_mib()
-        elif self.steps % STEPS == 0 and resident_mib() > MOST_GROWTH * self.usual_mib:
-            return_freed_memory()
-            self.usual_mib = max(self.usual_mib, resident_mib())  # what is in use cannot be returned
