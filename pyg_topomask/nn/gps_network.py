@@ -160,6 +160,8 @@ class GPSNetwork(Explained, Resettable):
             graph = with_attributes(graph, edge_attr=extra["edge_attr"])
             if not self.layers.takes("edge_attr"):
                 del extra["edge_attr"]
+        if self.layers.takes("edge_type"):
+            extra["edge_type"] = graph.get("edge_type")
         x = self.layers(x, graph.edge_index, graph.get("batch"), graph, num_graphs, plan, **extra)
         x = apply_norm(self.norm_out, x, graph.get("batch"))
         kept = tokens if self.pool_token else position

@@ -78,6 +78,11 @@ def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
     for name in convs_of(config):
         if CONVS[name].needs_edges and not config.dataset.edge_encoder:
             yield key, f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)"
+        if CONVS[name].takes_types and not config.dataset.edge_encoder_num_types:
+            yield (
+                "dataset.edge_encoder_num_types",
+                f"{name} needs the number of edge types in the attribute 'edge_type'",
+            )
 
 
 def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
@@ -254,6 +259,7 @@ def fake_graphs(config: Config, count: int = 2) -> list[Data]:
         if level_of(config.dataset) == "edge":
             graph.edge_label_index = torch.tensor([[0, 1, 0], [1, 2, 2]])
             graph.edge_label = torch.tensor([1, 1, 0])
+        graph.edge_type = torch.zeros(edge_index.size(1), dtype=torch.long)
         graphs.append(graph)
     return graphs
 

@@ -39,6 +39,7 @@ def build_conv(config: Config, name: str, layer: int = 0) -> Module:
     """The convolution of that name, for one layer."""
     entry, gt = CONVS[name], config.gt
     return entry.build(
+        num_types=config.dataset.edge_encoder_num_types if entry.takes_types else 0,
         channels=gt.dim_hidden,
         heads=gt.n_heads,
         act=config.gnn.act,

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module, Sequential
-from torch_geometric.nn import GATConv, GCNConv, GENConv, GINConv, GINEConv, PNAConv, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, GENConv, GINConv, GINEConv, PNAConv, RGCNConv, SAGEConv
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.checks import readable
 from pyg_topomask.nn import GatedGCN, StableGINEConv
 
 
@@ -20,9 +21,9 @@ class ConvEntry:
     """A convolution: its builder, its class, and whether it takes or needs edge features, or can be gated.
 
     The builder takes, by name, the width ``channels``, ``heads``, ``act`` and ``dropout``; ``edge_dim``, the width of
-    edge features, or None; ``stable``, whether messages are gated by the distance of Laplacian encodings; ``last``,
-    whether it is in the last layer, whose updated edges are not used; and ``alone``, whether it is in ``custom_gnn``,
-    where an activation follows GCN, GAT and GINE.
+    edge features, or None; ``num_types``, the number of edge types if it takes them; ``stable``, whether messages are
+    gated by the distance of Laplacian encodings; ``last``, whether it is in the last layer, whose updated edges are not
+    used; and ``alone``, whether it is in ``custom_gnn``, where an activation follows GCN, GAT and GINE.
     """
 
     build: Callable[..., Module]
@@ -30,6 +31,7 @@ class ConvEntry:
     takes_edges: bool = False
     needs_edges: bool = False
     takes_pe: bool = False
+    takes_types: bool = False
 
 
 def _mlp(channels: int, act: str) -> Sequential:
@@ -70,6 +72,21 @@ class ActivatedEdgeConv(ActivatedConv):
         return self.act(self.conv(x, edge_index, edge_attr))
 
 
+class TypedConv(RGCNConv):
+    """RGCN that refuses missing types, and those that PyG's class would leave out without a message."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor | None = None) -> Tensor:
+        """``[N, C] → [N, C]``, for edges with the types ``edge_type [E]``."""
+        known = edge_type is not None and readable(edge_type) and edge_type.numel() > 0
+        if edge_type is None or (known and not 0 <= int(edge_type.min()) <= int(edge_type.max()) < self.num_relations):
+            got = None if edge_type is None else [int(edge_type.min()), int(edge_type.max())]
+            raise ValueError(
+                f"RGCN needs 'edge_type' on the graph, from 0 to {self.num_relations - 1} for each edge (got {got}); "
+                "dataset.edge_encoder_num_types is the number of types"
+            )
+        return super().forward(x, edge_index, edge_type)
+
+
 def _gcn(channels: int, act: str, alone: bool, **_: Any) -> Module:
     conv = GCNConv(channels, channels)
     return ActivatedWeightConv(conv, act) if alone else conv
@@ -101,6 +118,9 @@ CONVS: dict[str, ConvEntry] = {
     "GAT": ConvEntry(_gat, GATConv, takes_edges=True),
     "PNA": ConvEntry(_pna, PNAConv, takes_edges=True),
     "CustomGatedGCN": ConvEntry(_gated_gcn, GatedGCN, takes_edges=True, needs_edges=True, takes_pe=True),
+    "RGCN": ConvEntry(
+        lambda channels, num_types, **_: TypedConv(channels, channels, num_types), RGCNConv, takes_types=True
+    ),
     "SAGE": ConvEntry(lambda channels, **_: SAGEConv(channels, channels), SAGEConv),
 }
 """Convolutions by their names in ``gt.layer_type``."""

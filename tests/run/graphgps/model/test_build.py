@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from pyg_topomask.nn import ATTENTION
 from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
@@ -20,7 +21,8 @@ PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 @pytest.mark.parametrize("conv", [*CONVS, "None"])
 @pytest.mark.parametrize("attention", [*ATTENTION, "None"])
 def test_every_pair_builds_and_steps(conv, attention):
-    check_config(PLAIN, [f"gt.layer_type={conv}+{attention}", "dataset.edge_encoder=true"])
+    types = ["dataset.edge_encoder_num_types=2"] if conv == "RGCN" else []
+    check_config(PLAIN, [f"gt.layer_type={conv}+{attention}", "dataset.edge_encoder=true", *types])
 
 
 @pytest.mark.parametrize("name", PYG_ATTENTION)
@@ -28,6 +30,31 @@ def test_pygs_attentions_have_names(name):
     attn = build_attention(load(PLAIN, [f"gt.layer_type=GCN+{name}", "gt.n_heads=2", "gt.dim_hidden=12"]).config, name)
     assert attn.channels == 12
     check_config(PLAIN, [f"gt.layer_type=GCN+{name}", "gt.n_heads=2"])
+
+
+def test_types_of_edges_reach_convolutions_and_masks():
+    """RGCN beside a mask of one relation: the network is PyG's RGCN and attention along edges of type 1 alone."""
+    masks = ["topomask.mask=[none,power_series]", "topomask.mask_heads=[1,1]", "topomask.mask_power_series.edge_type=1"]
+    layers = ["gt.layer_type=RGCN+Masked", "gt.layers=1", "gt.dim_hidden=4", "gt.n_heads=2", *masks]
+    config = check_config(PLAIN, [*layers, "dataset.edge_encoder_num_types=3"])[0].config
+    model = build_model(config, 4, 2).eval()
+    edges, types = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]), torch.tensor([0, 1, 2, 0, 1])
+    graph = Data(x=torch.randn(5, 4), edge_index=edges, edge_type=types)
+    (layer,), seen = model.layers, {}
+    layer.conv.register_forward_hook(lambda conv, given, out: seen.update(conv=(given[0], out)))
+    before = model(graph)
+    x, out = seen["conv"]
+    expected = x @ layer.conv.root + layer.conv.bias  # h_i = W h_i + sum over types of the mean over its neighbours
+    for edge in range(5):  # each node has one edge
+        expected[edges[1, edge]] += x[edges[0, edge]] @ layer.conv.weight[types[edge]]
+    torch.testing.assert_close(out, expected)
+    graph.edge_type = types.flip(0)
+    assert not torch.allclose(model(graph), before)
+    for wrong in (None, types + 1, types - 1):
+        with pytest.raises(ValueError, match="from 0 to 2 for each edge"):
+            layer.conv(x, edges, wrong)
+    with pytest.raises(ConfigError, match="edge_encoder_num_types: RGCN needs the number of edge types"):
+        check_config(PLAIN, layers)
 
 
 def test_numbers_reach_the_model():
