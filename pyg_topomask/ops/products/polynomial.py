@@ -21,8 +21,8 @@ from pyg_topomask.ops.sparse import Pattern, spmm, taken
 # Terms of columns are computed in multiples of this number.
 _AT_ONCE = 4
 
-# Nodes of the largest graph up to which dense matrices are multiplied.
-_MOST_DENSE = 256
+# Nodes of the largest graph up to which dense matrices are multiplied, by type of device.
+_MOST_DENSE = {"cpu": 256, "cuda": 1024}
 
 
 class Basis(NamedTuple):
@@ -139,7 +139,8 @@ def polynomial_blocks(
 
 
 def _is_dense(layout: BlockLayout, count: int) -> bool:
-    return 0 < layout.groups.width <= _MOST_DENSE and count * sum(layout.lengths) <= limits.slice_numbers
+    most = _MOST_DENSE.get(layout.device.type, 256)
+    return 0 < layout.groups.width <= most and count * sum(layout.lengths) <= limits.slice_numbers
 
 
 @once_per_batch
