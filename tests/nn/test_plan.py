@@ -116,7 +116,7 @@ def test_one_graph_serves_all_batches(name):
 
 
 @slow
-@pytest.mark.parametrize("name", [*ATTENTIONS, *MASKED])
+@pytest.mark.parametrize("name", [*ATTENTIONS, *(name for name in MASKED if name.endswith("relu"))])
 def test_every_attention_is_exported(name):
     attn = attention(name).double().eval()
     model = model_of(lambda: attn).double().eval()
