@@ -85,6 +85,7 @@ class SoftmaxFeatures(FeatureMap):
         """Return to the projection of the seed."""
         self.redraw(torch.Generator().manual_seed(self.seed))
 
+    @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:
         """Draw a new projection ``[R, D]`` from the CPU ``generator``, or from torch's default one if :obj:`None`."""
         num_features, channels = self.projection.shape
@@ -94,8 +95,7 @@ class SoftmaxFeatures(FeatureMap):
         orthogonal = orthogonal * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # uniform over rotations
         norms = torch.randn(num_features, channels, generator=generator, device="cpu").norm(dim=1, keepdim=True)
         projection = orthogonal.transpose(1, 2).reshape(-1, channels)[:num_features] * norms
-        # A new tensor: the old one may still be needed for a backward pass.
-        self.projection = projection.to(self.projection)
+        self.projection.copy_(projection)  # in place: captured CUDA graphs read it
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # In place, since features are the largest arrays of a layer and each of these steps would copy them. The norms

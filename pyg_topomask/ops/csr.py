@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from pyg_topomask.checks import check_floating, check_integer, holds
+from pyg_topomask.checks import check_floating, check_integer, holds, readable
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.typing import Adj
@@ -134,7 +134,7 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
         raise ValueError(
             f"'edge_weight' must have one number per edge, [{edge_index.size(1)}] (got {list(edge_weight.shape)})"
         )
-    if not holds(edge_weight.isfinite().all(), "'edge_weight' holds NaN or infinity"):
+    if readable(edge_weight) and not bool(edge_weight.isfinite().all()):
         raise ValueError("'edge_weight' holds NaN or infinity")
 
 

@@ -47,10 +47,13 @@ def keep_factors(probability: float, seed: Tensor, number: Tensor) -> Tensor:
     return dropped.logical_not().double() / max(1 - probability, torch.finfo(torch.float64).tiny)
 
 
-def draw_seeds(number: int, generator: torch.Generator | None = None) -> Tensor:
-    """Take 64-bit seeds from ``generator``, or torch's default generator: shape ``[number]``, int64, on the CPU."""
-    device = "cpu" if generator is None else generator.device
-    high, low = torch.randint(2**32, (number, 2), generator=generator, device=device).cpu().unbind(1)
+def draw_seeds(number: int, generator: torch.Generator | None = None, device: torch.device | str = "cpu") -> Tensor:
+    """Take 64-bit seeds from ``generator``, or torch's default one of the device: shape ``[number]``, int64.
+
+    On CUDA, nothing waits for them, and each replay of a captured graph draws new ones.
+    """
+    of = device if generator is None else generator.device
+    high, low = torch.randint(2**32, (number, 2), generator=generator, device=of).to(device).unbind(1)
     return high * 2**32 + low - 2**63
 
 

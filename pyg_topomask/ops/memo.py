@@ -31,6 +31,8 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
     ``tensor.numpy()``, or any write to tensors created under `torch.inference_mode`; after such a write, the old result
     is returned. Write through the tensor itself, or create a new tensor (``tensor.clone()``).
 
+    While a CUDA graph is captured, which would keep the results of one batch, only plans answer; other calls raise.
+
     Args:
         function: Pure function of positional arguments; the first one is a tensor.
         traced: Whether ``torch.compile`` traces the function, so the sizes of its results must not depend on values.
@@ -41,6 +43,13 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
     def remembered(*args: Any) -> Result:
         known: dict[Any, tuple[list[Any], Result]] = results.setdefault(args[0], {})
         of_args = ((id(arg), _version(arg)) if isinstance(arg, Tensor) else arg for arg in args)
+        if is_captured(args[0]):
+            if traced:
+                return function(*args)
+            raise RuntimeError(
+                f"a CUDA graph is being captured, and each replay would read {name} of this batch: make the plan of "
+                "each batch before, plan = model.plan(batch), and capture model(x, edge_index, plan=plan)"
+            )
         key = plans.making(), *of_args
         if key in known and all(alive() is not None for alive in known[key][0]):  # ids may be reused
             return known[key][1]
@@ -52,8 +61,8 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
         known[key] = ([ref(arg) for arg in args if isinstance(arg, Tensor)], result)
         return result
 
-    when_compiling = function if traced else torch.compiler.disable(remembered)
     name = f"{function.__module__}.{function.__qualname__}"
+    when_compiling = function if traced else torch.compiler.disable(remembered)
 
     @wraps(function)
     def call(*args: Any) -> Result:
@@ -123,6 +132,11 @@ class kept_property(cached[Result]):  # noqa: N801
         with torch.inference_mode(False), plans.made(plans.Plan()) if plans.making() else nullcontext():
             nested = (torch._C._functorch.maybe_current_level() or 0) > 1
             return self.function(instance) if nested else super().__get__(instance, owner)
+
+
+def is_captured(x: Tensor) -> bool:
+    """Whether a CUDA graph is being captured, to which a tensor may belong."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def is_learned(x: Tensor) -> bool:

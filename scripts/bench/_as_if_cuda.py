@@ -114,6 +114,7 @@ class AsIfCuda(TorchDispatchMode):
         for holder, name, value in (
             (Tensor, "to", self._moving(Tensor.to)),
             (torch.cuda, "_lazy_init", lambda: None),
+            (torch.cuda, "is_current_stream_capturing", lambda: False),
             (loader, "is_traced", lambda: False),
             (op, "_ORDINARY", (*op._ORDINARY, OnCuda)),
             (triton_support, "launch", self._launch_triton),

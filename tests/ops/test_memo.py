@@ -6,6 +6,7 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
+from pyg_topomask.ops import memo
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.walks import product as pairs
 from pyg_topomask.testing import GRAPHS
@@ -108,3 +109,15 @@ def test_graph_structures_are_built_once_for_all_layers(monkeypatch):
     del data
     gc.collect()
     assert built[0]() is None
+
+
+def test_nothing_is_kept_while_a_graph_is_captured(monkeypatch):
+    """A captured CUDA graph would read one batch's results in each replay; with a plan, it reads those of the plan."""
+    model = GPSModel(4, 8, 2, 1, attn=lambda _: GRFAttention(8, 2)).eval()
+    batch = Batch.from_data_list([AddRandomWalks(4, seed=0)(GRAPHS[name].clone()) for name in ("path", "star")])
+    x = torch.randn(batch.num_nodes, 4)
+    plan, wanted = model.plan(batch), model(x, batch.edge_index, batch.batch, batch)
+    monkeypatch.setattr(memo, "is_captured", lambda x: True)
+    torch.testing.assert_close(model(x, batch.edge_index, plan=plan), wanted)
+    with pytest.raises(RuntimeError, match=r"capture model\(x, edge_index, plan=plan\)"):
+        model(x, batch.edge_index, batch.batch, batch)

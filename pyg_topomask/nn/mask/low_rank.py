@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask import plan as plans
-from pyg_topomask.checks import NonFiniteError, check_choice, check_integer, holds
+from pyg_topomask.checks import NonFiniteError, check_choice, check_integer, holds, readable
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
@@ -172,9 +172,8 @@ def _check_position(position: Tensor, num_nodes: int | None, integers: bool) -> 
             f"'position' must hold one position per node, [{expected}] (got {list(position.shape)}); does it come from "
             "another graph?"
         )
-    message = "'position' holds NaN or infinity; LowRankMask needs finite positions"
-    if not holds(position.isfinite().all(), message):
-        raise NonFiniteError(message)
+    if readable(position) and not bool(position.isfinite().all()):
+        raise NonFiniteError("'position' holds NaN or infinity; LowRankMask needs finite positions")
     message = "'position' must hold integers for encoding='convolutional'; round it, or use encoding='sinusoidal'"
     if integers and not holds((position == position.round()).all(), message):
         raise ValueError(message)

@@ -11,6 +11,7 @@ Arguments that several kernels share:
 - ``row_ptr``, ``row_of_pair``, ``col``: the pattern; ``column_ptr``, ``column_of_place``, ``order``: its transposed
   order, in which pair ``order[i]`` has the place ``i``;
 - ``edge``, ``of_pair``: vectors ``[*, heads, width]`` that multiply keys, and that of each pair; or nothing;
+- ``seed``: of the dropout, or nothing;
 - ``parts``: sums of pieces, ``[2 * cuts, heads, *]``, in the precision of sums; see `piece`;
 - ``<array>_row``, ``<array>_head``, ``<array>_pair``: strides;
 - ``HEADS``, ``WIDTH``, ``CHANNELS``: powers of two, at least as large as their names in small letters;
@@ -31,7 +32,7 @@ try:
 
     constant = tl.constexpr
     # Otherwise, each kernel is compiled again for numbers that are 1, that are multiples of 16, and for others.
-    launched = jit(do_not_specialize=("num_pairs", "seed", "rows", "columns", "cuts"))
+    launched = jit(do_not_specialize=("num_pairs", "rows", "columns", "cuts"))
 except ImportError:
     tl, constant = None, int
     jit = launched = lambda function: function
@@ -164,7 +165,7 @@ def keep_factors(pair, head, heads, seed, like, DROPPED: tl.constexpr, SCALE: tl
     """The factors of ``hashing.keep_factors`` for the numbers ``pair * heads + head``, with the type of ``like``."""
     kept = tl.full(like.shape, 1, like.dtype)
     if DROPPED:
-        z = (pair[:, None] * heads + head[None, :]) * GOLDEN + seed
+        z = (pair[:, None] * heads + head[None, :]) * GOLDEN + tl.load(seed)
         z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * MIX_1
         z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * MIX_2
         z = z ^ ((z >> 31) & 0x1FFFFFFFF)
@@ -205,9 +206,9 @@ def pair_gradients(
 
 @launched
 def forward(
-    q, k, v, entry, bound, edge, of_pair, row_ptr, row_of_pair, col, sums, parts, tops, part_tops,
+    q, k, v, entry, bound, edge, of_pair, seed, row_ptr, row_of_pair, col, sums, parts, tops, part_tops,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
-    heads, width, channels, num_pairs, seed, rows, cuts,
+    heads, width, channels, num_pairs, rows, cuts,
     KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr, CUT: tl.constexpr,
     PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
@@ -254,9 +255,10 @@ def forward(
 
 @launched
 def backward_rows(
-    q, k, v, entry, bound, edge, of_pair, row_ptr, row_of_pair, col, grad, tops, grad_entry, grad_bound, grad_q, parts,
+    q, k, v, entry, bound, edge, of_pair, seed, row_ptr, row_of_pair, col,
+    grad, tops, grad_entry, grad_bound, grad_q, parts,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
-    heads, width, channels, num_pairs, seed, rows, cuts,
+    heads, width, channels, num_pairs, rows, cuts,
     HAS_BOUND: tl.constexpr, SHARED_ENTRY: tl.constexpr, SHARED_BOUND: tl.constexpr,
     KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr, CUT: tl.constexpr,
     PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
@@ -297,10 +299,10 @@ def backward_rows(
 
 @launched
 def backward_columns(
-    q, k, v, entry, bound, edge, of_pair, column_ptr, column_of_place, order, row_of_pair, col,
+    q, k, v, entry, bound, edge, of_pair, seed, column_ptr, column_of_place, order, row_of_pair, col,
     grad, tops, grad_k, parts, grad_v, parts_v,
     q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
-    heads, width, channels, num_pairs, seed, columns, cuts,
+    heads, width, channels, num_pairs, columns, cuts,
     KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr, CUT: tl.constexpr,
     PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, OF_EDGE: tl.constexpr,
 ):  # fmt: skip

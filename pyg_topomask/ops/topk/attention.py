@@ -17,7 +17,7 @@ from torch.nn.functional import dropout as dropped
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask import plan as plans
-from pyg_topomask.checks import check_integer, is_exporting
+from pyg_topomask.checks import check_integer, is_exporting, readable
 from pyg_topomask.ops.attention.block_means import MOST_SELECTED, softmax_in_graphs
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, pairs_triton
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
@@ -101,6 +101,8 @@ def _attend_eagerly(
             out = checkpoint(attend, q, k, values, use_reentrant=False, preserve_rng_state=dropout > 0)
         else:
             out = attend(q, k, values)
+        if not readable(q):  # a query with NaN may have found no keys
+            out = out + 0 * q.sum(-1, keepdim=True)
     return out.to(v.dtype)
 
 

@@ -45,7 +45,7 @@ def test_a_bias_has_a_gradient_and_may_be_shared_by_the_heads():
 
 def test_performer_keeps_the_features_of_its_seed_until_they_are_redrawn():
     attn, same = (PerformerAttention(8, heads=2, seed=3) for _ in range(2))
-    first = attn.feature_map.projection
+    first = attn.feature_map.projection.clone()
     assert torch.equal(first, same.feature_map.projection)
     assert not torch.equal(first, PerformerAttention(8, heads=2, seed=4).feature_map.projection)
     attn(torch.ones(2, 8))

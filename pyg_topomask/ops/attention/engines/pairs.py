@@ -22,7 +22,7 @@ def attend(problem: Problem) -> Tensor:
     """
     pattern, entries, bounds = problem.pairs().evaluated()
     again = not plans.reading() and _are_many(problem, pattern.nnz * problem.v.size(1))
-    seed = draw_seeds(1) if problem.kernel.dropout else None
+    seed = draw_seeds(1, device=problem.v.device) if problem.kernel.dropout else None
     factors = factors_kept(problem.kernel.dropout, seed, pattern, problem.v)
     arrays = pattern, entries, bounds, problem.q, problem.k, problem.v
     return problem.finish(problem.kernel.sums_of_heads(*arrays, again, factors, problem.edges))

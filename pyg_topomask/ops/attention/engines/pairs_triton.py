@@ -6,6 +6,7 @@ It keeps no array of one number per pair and head: the backward pass computes th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class PairSums(CompiledOp):
     ``q [rows, H, R]``, ``k [columns, H, R]`` and ``v [columns, H, D]`` are in the order of the pattern. ``entry`` and
     ``bound`` are ``[H or 1, P]``; the mask bounds itself if there is no bound. ``edge [E, H, R]`` are edge vectors, of
     which pairs have those that ``of_pair`` says. ``rowptr``, ``col`` and ``of_pair`` are int32, the ``seed`` of the
-    dropout is int64 and on CPU. ``longest`` is the largest number of pairs of a row or column: none is cut if it is
+    dropout is int64. ``longest`` is the largest number of pairs of a row or column: none is cut if it is
     small. ``q``, ``k`` and ``v``, and so their gradients, may be in half precision; all sums have
     the dtype of ``entry``, float32 or float64.
     """
@@ -110,11 +111,11 @@ class _Call:
         self.entry, self.cuts = entry, _places_of_cuts(col) if longest > _CUT else 0
         self.block = _head_block(heads, width if edge is None else 2 * width, channels)
         self.blocks = -(-heads // self.block)
-        self.arrays = q, k, v, *weights, None if edge is None else edge.contiguous(), of_pair
+        self.arrays = q, k, v, *weights, None if edge is None else edge.contiguous(), of_pair, seed
         strides = [stride for x in (q, k, v) for stride in x.stride()[:2]]
         for x in weights:
             strides += [x.stride(1), x.stride(0) if x.size(0) > 1 else 0]
-        self.numbers = *strides, heads, width, channels, col.numel(), 0 if seed is None else int(seed)
+        self.numbers = *strides, heads, width, channels, col.numel()
         self.constants = {
             "KERNEL": kernel,
             "SLOPE": slope,
@@ -186,7 +187,7 @@ def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
     q, k, v = (pattern.arrange(x) for x in (problem.q, problem.k, problem.v))
     edge, of_pair = (None, None) if problem.edges is None else problem.edges[:2]
     entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
-    seed = draw_seeds(1) if kernel.dropout else None
+    seed = draw_seeds(1, device=problem.v.device) if kernel.dropout else None
     numbers = (
         KERNELS.index(kernel.name),
         kernel.negative_slope,
@@ -210,13 +211,13 @@ def _head_block(heads: int, width: int, channels: int) -> int:
     return min(power_of_two(heads), 1 << (fitting.bit_length() - 1))
 
 
-@once_per_batch
+@partial(once_per_batch, traced=True)
 def _rows(rowptr: Tensor, num_pairs: int) -> Tensor:
     """Row of each pair, int32."""
     return torch.repeat_interleave(rowptr.diff(), output_size=num_pairs).int()
 
 
-@once_per_batch
+@partial(once_per_batch, traced=True)
 def _transpose(col: Tensor, num_columns: int) -> tuple[Tensor, Tensor, Tensor]:
     """First pair of each column in the transposed order, the columns in this order, and the pairs."""
     column, order = col.sort(stable=True)
