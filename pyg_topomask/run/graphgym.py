@@ -29,14 +29,14 @@ from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.nn import ATTENTION, auxiliary_loss
 from pyg_topomask.nn.pool import count_graphs
-from pyg_topomask.run.graphgps.check import layer_problems
+from pyg_topomask.run.graphgps.check import layer_problems, unused_keys
 from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.schema import Key, add_mask_sections, contradictions, keys
-from pyg_topomask.run.graphgps.model.attentions import build_attention, twice_given
+from pyg_topomask.run.graphgps.model.attentions import build_attention, loss_weight, twice_given
 from pyg_topomask.run.graphgps.model.build import build_stack
 from pyg_topomask.run.graphgps.model.encoders import uses_stable_gate
 from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
-from pyg_topomask.run.graphgps.unused import unused_keys
 
 __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", "translate"]
 
@@ -51,9 +51,6 @@ _READ = (
     *("posenc_EquivStableLapPE.enable", "share.gradient_checkpointing"),
 )
 """Keys of other sections that are translated if ``cfg`` has them."""
-
-_RUNNER_KEYS = ("redraw", "transition", "normalize_features", "encoder_dropout", "pre_norm", "mask_lr")
-"""Keys of ``topomask`` that only our own runner reads; for ``pre_norm``, it adds a norm after the last layer."""
 
 
 def add_config(node: Any) -> None:
@@ -184,17 +181,19 @@ class TopomaskGPS(Module):
         super().__init__()
         config = translate(cfg)
         problems = [*contradictions(config), *layer_problems(config)]
-        given = [f"topomask.{key}" for key in _RUNNER_KEYS if config.is_set(f"topomask.{key}")]
+        given = [key for key in ("topomask.pre_norm", "topomask.redraw") if config.is_set(key)]
         problems += [(key, "is not provided in GraphGym") for key in given]
         _refuse(problems, "gt.", "gnn.dim_inner", "topomask.")
-        _refuse([*twice_given(config, config.is_set), *unused_keys(config)], "topomask.")
-        width, self.eta = config.gt.dim_hidden, config.topomask.eta
+        _refuse(twice_given(config, config.is_set), "topomask.")
+        with noting_reads():
+            self.mp, self.eta, width = build_stack(config), loss_weight(config), config.gt.dim_hidden
+            build_sampling_transforms(config, 0)  # that users add to their data
+        _refuse(unused_keys(config), "topomask.")
         self.encoder = FeatureEncoder(dim_in)
         given, layers = self.encoder.dim_in, cfg.gnn.layers_pre_mp
         if layers < 1 and given != width:
             raise ValueError(f"node features have {given} columns and layers have {width}: set gnn.layers_pre_mp 1")
         self.pre_mp = GNNPreMP(given, width, layers) if layers > 0 else torch.nn.Identity()
-        self.mp = build_stack(config)
         self.reads_edges = config.dataset.edge_encoder and self.mp.takes("edge_attr")
         self.reads_pe = uses_stable_gate(config)
         self.post_mp = register.head_dict[cfg.gnn.head](dim_in=width, dim_out=dim_out)

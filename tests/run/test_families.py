@@ -9,10 +9,10 @@ from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare
 from pyg_topomask.run.graphgps.check import check_config, fake_graphs
-from pyg_topomask.run.graphgps.experiment import source_of, training_of
 from pyg_topomask.run.graphgps.model.attentions import attentions_of
 from pyg_topomask.run.graphgps.model.build import build_model, convs_of, sized
 from pyg_topomask.run.graphgps.optim import build_optimizer
+from pyg_topomask.run.graphgps.parts import source_of, training_of
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 

@@ -14,6 +14,7 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps import experiment
 from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.parts import source_of
 from pyg_topomask.run.graphgps.saved import compared
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -73,7 +74,7 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     tiny["dataset"]["split"] = [0.5, 0.2, 0.3]
     summary = run_config(tiny, tmp_path)
     config = load(tiny).config
-    source = experiment.source_of(config)
+    source = source_of(config)
     test = prepare(source, source.load(), 0, source.draws(0)).test
     model = pyg_topomask.load(tmp_path / "config").model
     with torch.no_grad():

@@ -17,10 +17,11 @@ from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
 from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.config.load import ConfigSource, ParsedConfig, load
 from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
-from pyg_topomask.run.graphgps.config.schema import contradictions
+from pyg_topomask.run.graphgps.config.schema import contradictions, keys
 from pyg_topomask.run.graphgps.features import CATEGORICAL, CATEGORICAL_EDGES, fitted_features, input_features
 from pyg_topomask.run.graphgps.formats import dataset_problems, is_one_graph, level_of, possible_tasks
 from pyg_topomask.run.graphgps.model.attentions import MASK_KEY, attentions_of, masks_of, twice_given
@@ -29,8 +30,8 @@ from pyg_topomask.run.graphgps.model.convs import CONVS
 from pyg_topomask.run.graphgps.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings, encodings_of
 from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, key_in
 from pyg_topomask.run.graphgps.optim import build_optimizer, build_scheduler
+from pyg_topomask.run.graphgps.parts import parts_of
 from pyg_topomask.run.graphgps.pretrained import has_run, with_model_of
-from pyg_topomask.run.graphgps.unused import keys_without_effect, unused_keys
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.losses import is_distance, task_problems
 from pyg_topomask.transforms.grid_shape import grid_links
@@ -115,9 +116,41 @@ _KINDS = {"regression": "regression", "classification_multilabel": "multilabel",
 """Kinds of targets by ``dataset.task_type``; all others are classes."""
 
 
+UNREAD = "nothing reads it with these settings"
+
+
+def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
+    """The keys that were given without effect, grouped by the reason; an encoding's section represents its keys.
+
+    GraphGPS's files have many of them, so they are listed and not refused, except those of ``topomask``.
+
+    Args:
+        parsed: A config that was checked, so that keys were read.
+    """
+    written, found = parsed.written or parsed.config, dict[str, list[str]]()
+    is_draft = parsed.config.pretrained.dir and parsed.written is None  # the run with the model does not exist yet
+    for key in keys():
+        if written.is_given(key.name):
+            off = key.name.endswith((".enable", ".edge_encoder")) and not written.value(key.name)
+            unread = not (is_draft or off or parsed.config.was_read(key.name))
+            reason = key.no_effect_because or (UNREAD if unread and key.no_effect_because is None else None)
+            section = key.name.split(".")[0]
+            whole = section.startswith("posenc_") and not parsed.config.was_read(f"{section}.enable")
+            shown = section if whole and key.no_effect_because is None else key.name
+            if reason and shown not in found.setdefault(reason, []):
+                found[reason].append(shown)
+    return {reason: names for reason, names in found.items() if names}
+
+
+def unused_keys(config: Config) -> list[tuple[str, str]]:
+    """Pairs (key, message) of keys of ``topomask`` that were not read and whose value is not the default."""
+    ours = (key.name for key in keys() if key.name.startswith("topomask."))
+    return [(name, f"{UNREAD}; leave it out") for name in ours if config.is_set(name) and not config.was_read(name)]
+
+
 def notes_of(parsed: ParsedConfig) -> list[str]:
     """What a user should know of a valid config: keys without effect, and settings that are odd and can be run."""
-    notes = [f"no effect: {', '.join(keys)} ({why})" for why, keys in keys_without_effect(parsed).items()]
+    notes = [f"no effect: {', '.join(names)} ({why})" for why, names in keys_without_effect(parsed).items()]
     data, loss = parsed.config.dataset, parsed.config.model.loss_fun
     tasks = possible_tasks(data)
     task, kind = tasks[0], _KINDS.get(data.task_type, "multiclass")
@@ -174,16 +207,18 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
     parsed.refuse([*problems, *head_problems(parsed.config, tasks[0])])
     random_state, section = torch.get_rng_state(), "gt"
     try:
-        unused = unused_keys(parsed.config)
         section = "topomask"
-        batch = fake_batch(parsed.config)
-        section = "gt"
-        _try_model(parsed.config, batch)
+        with noting_reads():
+            parts_of(parsed.config)
+            batch = fake_batch(parsed.config)
+            section = "gt"
+            _try_model(parsed.config, batch)
     except (ValueError, TypeError) as error:
         key = key_in(str(error), parsed.config) or section
         raise ConfigError(parsed.describe(key, f"the model cannot be built: {error}")) from error
     finally:
         torch.set_rng_state(random_state)
+    unused = unused_keys(parsed.config)
     if not {"gt.layer_type", MASK_KEY} & parsed.overridden:
         parsed.refuse(unused)
     return [key for key, _ in unused]
@@ -248,14 +283,18 @@ def _features(encoder: str, rows: int, generator: torch.Generator) -> Tensor:
 def fake_graphs(config: Config, count: int = 2) -> list[Data]:
     """Grids of two nodes along each axis in the form of the data set's class, without targets."""
     generator, graphs = torch.Generator().manual_seed(0), []
-    node_encoder, edge_encoder = next(iter(base_encoders(config)), "LinearNode"), config.dataset.edge_encoder_name
+    node_encoder = next(iter(base_encoders(config)), "LinearNode")
+    edge_encoder = config.dataset.peek("edge_encoder_name")
     edge_index, num_nodes = _grid(config)
+    relations = [getattr(config.value(f"topomask.mask_{mask}"), "edge_type", None) for mask in masks_of(config)]
     for _ in range(count):
         graph = Data(x=_features(node_encoder, num_nodes, generator), edge_index=edge_index)
-        if config.dataset.edge_encoder and edge_encoder != "DummyEdge":
+        if config.dataset.peek("edge_encoder") and edge_encoder != "DummyEdge":
             graph.edge_attr = _features(edge_encoder, edge_index.size(1), generator)
-        if config.topomask.spanning_tree == "minimum":
+        if config.topomask.peek("spanning_tree") == "minimum":
             graph.edge_weight = torch.ones(edge_index.size(1))
+        if any(relation is not None for relation in relations):
+            graph.edge_type = torch.zeros(edge_index.size(1), dtype=torch.long)
         if level_of(config.dataset) == "edge":
             graph.edge_label_index = torch.tensor([[0, 1, 0], [1, 2, 2]])
             graph.edge_label = torch.tensor([1, 1, 0])

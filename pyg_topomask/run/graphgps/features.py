@@ -25,14 +25,15 @@ CATEGORICAL_EDGES = ("Bond", "ASTEdge", "TypeDictEdge")
 def input_features(config: Config) -> BaseTransform:
     """The transform that puts node and edge features into the form that the model takes."""
     data = config.dataset
-    reduce = "max" if data.edge_encoder_name in CATEGORICAL_EDGES else "mean"
+    reduce = "max" if data.peek("edge_encoder_name") in CATEGORICAL_EDGES else "mean"
     steps: list[Callable[[Data], Data]] = [ToUndirected(reduce=reduce)] if data.to_undirected else []
     steps.append(partial(_with_node_features, encoders=data.node_encoder_parts))
-    if config.prep.add_self_loops and is_one_graph(data):
+    if is_one_graph(data) and config.prep.add_self_loops:
         steps.append(AddSelfLoops(attr="edge_weight"))
     if config.topomask.normalize_features:
         steps.append(NormalizeFeatures())
-    steps.append(partial(_with_edge_features, encoder=data.edge_encoder_name if data.edge_encoder else None))
+    encoder = data.peek("edge_encoder_name") if data.peek("edge_encoder") else None  # what takes edges reads these keys
+    steps.append(partial(_with_edge_features, encoder=encoder))
     return Compose(steps)
 
 

@@ -10,6 +10,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, ReduceLROnPlateau
 
 from pyg_topomask.nn import parameter_groups
+from pyg_topomask.nn.parameter_groups import mask_parameters
 from pyg_topomask.run.graphgps.config import Config
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adamW": AdamW, "adagrad": Adagrad, "sgd": SGD}
@@ -24,7 +25,8 @@ def build_optimizer(config: Config, model: Module) -> Optimizer:
     optim = config.optim
     momentum = {"momentum": optim.momentum} if optim.optimizer == "sgd" else {}
     cls: Callable[..., Optimizer] = OPTIMIZERS[optim.optimizer]
-    groups = parameter_groups(model, optim.base_lr, config.topomask.mask_lr, optim.weight_decay)
+    mask_lr = config.topomask.mask_lr if mask_parameters(model) else None
+    groups = parameter_groups(model, optim.base_lr, mask_lr, optim.weight_decay)
     return cls(groups, lr=optim.base_lr, weight_decay=optim.weight_decay, **momentum)
 
 

@@ -11,7 +11,7 @@ from torch.nn import Module
 
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.formats import plain_name
+from pyg_topomask.run.graphgps.formats import plain_name, split_of
 from pyg_topomask.run.graphgps.model.build import with_width
 from pyg_topomask.run.graphgps.saved import differences, read_config
 from pyg_topomask.run.output.results import seed_folders
@@ -101,17 +101,17 @@ def refuse_other_split(config: Config) -> None:
 
 def _split_of(config: Config) -> dict[str, Any]:
     """The keys that decide the split of a run, with their values."""
-    found = config.dataset.split_settings | {"dataset.split_index": config.dataset.split_index}
+    found = split_of(config.dataset).settings | {"dataset.split_index": config.dataset.split_index}
     if found.get("dataset.split_seed", 0) is None:
         found["dataset.split_seed"] = config.seed
     return found
 
 
-def load_pretrained(model: Module, config: Config) -> None:
+def load_pretrained(model: Module, config: Config, reset: bool, freeze: bool) -> None:
     """Load the weights of ``pretrained.dir`` into a model, in place.
 
-    With ``reset_prediction_head`` the head keeps its initial weights, unless the run is for inference. With
-    ``freeze_main`` only the head is trained.
+    With ``reset`` the head keeps its initial weights, unless the run is for inference. With
+    ``freeze`` only the head is trained.
 
     Raises:
         RunError: If the checkpoint is damaged or belongs to another model.
@@ -119,11 +119,11 @@ def load_pretrained(model: Module, config: Config) -> None:
     path = find_checkpoint(config)
     weights = model_weights(read_checkpoint(path, "choose a finished run", "pretrained.dir"))
     own = model.state_dict()
-    if config.pretrained.reset_prediction_head and not config.train.is_inference:
+    if reset and not config.train.is_inference:
         weights = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
         weights |= {name: value for name, value in own.items() if name.startswith(HEAD)}
     advice = "gt, gnn and the encoders must be those of that run's config.yaml"
     load_weights(model, weights, f"pretrained.dir: {path}", advice)
-    if config.pretrained.freeze_main:
+    if freeze:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name.startswith(HEAD))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from pyg_topomask.run.graphgps.config.schema import Config
 from pyg_topomask.run.graphgps.config.schema import keys as schema_keys
-from pyg_topomask.run.graphgps.unused import in_words
 
 
 class Key(NamedTuple):
@@ -34,9 +33,7 @@ def keys() -> Iterator[Key]:
                 section = whole["$defs"][entry["$ref"].rsplit("/", 1)[1]] if "$ref" in entry else entry
                 entry = section["properties"][part]
             default = json.dumps(entry["default"], ensure_ascii=False) if "default" in entry else "required"
-            conditions = " and ".join(in_words(condition) for condition in key.read_if if condition.name != "always")
-            text = f"{entry['description']} {f'Read if {conditions}.' if conditions else ''}"
-            yield Key(key.name, _values(entry), default, " ".join(text.split()))
+            yield Key(key.name, _values(entry), default, " ".join(entry["description"].split()))
 
 
 def _values(entry: dict[str, Any]) -> str:

@@ -18,10 +18,10 @@ from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import MissingDataError, RunError, need
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.experiment import source_of
 from pyg_topomask.run.graphgps.formats import FORMATS, base, dataset_problems, load_dataset, ogb, plain_name
 from pyg_topomask.run.graphgps.formats.clouds import NearestNeighbors
 from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
+from pyg_topomask.run.graphgps.parts import source_of
 from pyg_topomask.run.task import Task, classification
 
 PARTS = {"train": 4, "val": 2, "test": 3}

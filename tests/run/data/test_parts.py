@@ -49,7 +49,7 @@ def ring_with_chords():
 def graph(monkeypatch):
     """A ring with chords and two classes, which is the data set of a run; a node's feature is its number."""
     found = ring_with_chords()
-    name = "pyg_topomask.run.graphgps.experiment.load_dataset"
+    name = "pyg_topomask.run.graphgps.parts.load_dataset"
     monkeypatch.setattr(name, lambda data: LoadedDataset([found], NODES))
     return found
 

@@ -69,7 +69,7 @@ def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, first, tmp_p
     assert (written["model"]["graph_pooling"], written["gnn"]["act"]) == ("add", "gelu")
     run_config(bare(tiny, optim={"momentum": 0.5}), tmp_path, name="third")
     notes = [line for line in capsys.readouterr().out.splitlines() if "no effect" in line]
-    assert notes == ["note: no effect: optim.momentum (read only if optim.optimizer is sgd)"]
+    assert notes == ["note: no effect: optim.momentum (nothing reads it with these settings)"]
 
 
 @pytest.mark.slow

@@ -1,17 +1,28 @@
-"""What all sections share: conditions of keys, keys without effect, and values that no key takes."""
+"""What all sections share: keys that note that they were read, keys without effect, and values that no key takes."""
 
 from __future__ import annotations
 
 import ast
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from typing import Annotated, Any, ClassVar, get_args
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -29,19 +40,17 @@ FROM_DATA = "known from the data"
 """Reasons of keys without effect in several sections."""
 
 
-PARTS = {"gt.layer_type": "gt.parts", "dataset.node_encoder_name": "dataset.node_encoder_parts"}
-"""Keys whose value has parts joined by ``+``, and where their list is."""
+_NOTED: ContextVar[bool] = ContextVar("noted", default=False)
 
 
-class ReadIf:
-    """The condition under which a key is read, written behind its type, or in ``read_if`` for all keys of a section.
-
-    ``ReadIf("optim.scheduler", "step", "plateau")``: another key has one of these values, or contains it as a part.
-    ``ReadIf("one_graph")``: the condition of that name in :class:`~pyg_topomask.run.graphgps.unused.Conditions`.
-    """
-
-    def __init__(self, name: str, *values: Any) -> None:
-        self.name, self.values = name, values
+@contextmanager
+def noting_reads(noted: bool = True) -> Iterator[None]:
+    """Let all sections note which of their keys are read: a key that nobody reads has no effect."""
+    token = _NOTED.set(noted)
+    try:
+        yield
+    finally:
+        _NOTED.reset(token)
 
 
 @dataclass(frozen=True)
@@ -58,21 +67,53 @@ class AlsoCalled:
     name: str
 
 
+class _Reads(set[str]):
+    """Names of keys that were read, in which equal sections may differ."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reads)
+
+
 class Section(BaseModel):
     """One section of a config.
 
-    A new key is one line in its section: type, default, the condition under which it is read, and its description as
-    the text below it. The checks, the notes, the list of keys, the JSON schema and the documentation read them there.
+    A new key is one line in its section: type, default, and its description as the text below it. The checks, the list
+    of keys, the JSON schema and the documentation read them there. Within `noting_reads`, a section notes which keys
+    are read; copies share these notes, deep copies do not.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True, use_attribute_docstrings=True)
 
-    read_if: ClassVar[tuple[ReadIf, ...]] = ()
-    """The conditions of the section's keys that have none of their own."""
     no_effect_because: ClassVar[dict[str, str]] = {}
     """Reasons, with the names of keys of GraphGPS and its forks that are accepted and not read."""
     only: ClassVar[str] = ""
     """Keys that are accepted with a single value, as YAML, because nothing else is provided."""
+
+    _read: set[str] = PrivateAttr(default_factory=_Reads)
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if _NOTED.get() and name in type(self).model_fields:
+            self._read.add(name)
+        return value
+
+    def peek(self, name: str) -> Any:
+        """The value of a key, without a note that it is read."""
+        return self.__dict__[name]
+
+    def chooses(self, name: str, value: Any) -> bool:
+        """Whether a key has this value; only then it counts as read."""
+        chosen = self.__dict__[name] == value
+        if chosen and _NOTED.get():
+            self._read.add(name)
+        return chosen
+
+    def agrees(self, name: str, *values: Any) -> bool:
+        """Whether a key has one of these values, which others decide; the note says that it is read."""
+        self._read.add(name)
+        return self.__dict__[name] in values
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Make a field of each key in ``no_effect_because`` and ``only``."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pyg_topomask.run.graphgps.config.base import FROM_DATA, NO_LOADERS, Count, ReadIf, Section, Size, Width, spelled
+from pyg_topomask.run.graphgps.config.base import FROM_DATA, NO_LOADERS, Count, Section, Size, Width, spelled
 
 WITHOUT_STANDARD_SPLIT = (
     "PyG-MotifDataset", "PyG-InducedCycleDataset", "PyG-LongRangeDataset", "PyG-DigitsDataset", "PyG-TUDataset",
@@ -62,14 +62,17 @@ class DatasetConfig(Section):
     """standard: the data set's own split (a data set without one defaults to random); random: shares by `split`; fixed:
     as random, but in the order of the data set; cv-[stratified]kfold-K: folds; errica: the published folds of TU data
     sets."""
-    split: Annotated[tuple[float, ...], Field(min_length=3, max_length=3), ReadIf("split_mode")] = (0.8, 0.1, 0.1)
-    """Shares, or numbers of items, for training, validation and test in a random or fixed split."""
+    split: Annotated[tuple[float, ...], Field(min_length=3, max_length=3)] = (0.8, 0.1, 0.1)
+    """Shares, or numbers of items, for training, validation and test in a random or fixed split. Read if the kind of
+    split, dataset.split_mode, has this setting."""
     split_index: Count = 0
     """Number of the split if there are several; with folds, the test fold, and the next fold is the validation fold."""
-    split_seed: Annotated[int | None, Field(ge=0, lt=2**63), ReadIf("split_mode")] = None
-    """Seed of the split; none: the seed of the run for random splits, 0 for folds."""
-    split_dir: Annotated[str, ReadIf("split_mode")] = "./splits"
-    """Folder of published splits (errica), searched before the data folders. Other folds are drawn from the seed."""
+    split_seed: Annotated[int | None, Field(ge=0, lt=2**63)] = None
+    """Seed of the split; none: the seed of the run for random splits, 0 for folds. Read if the kind of split,
+    dataset.split_mode, has this setting."""
+    split_dir: str = "./splits"
+    """Folder of published splits (errica), searched before the data folders. Other folds are drawn from the seed. Read
+    if the kind of split, dataset.split_mode, has this setting."""
     node_encoder: bool = True
     """Whether node features are encoded; otherwise the layers take them unchanged."""
     node_encoder_name: str = "LinearNode"
@@ -78,27 +81,28 @@ class DatasetConfig(Section):
     other features."""
     node_encoder_bn: bool | None = None
     """BatchNorm after the node encoder; none: only in MultiModel, as in the authors' code."""
-    node_encoder_num_types: Annotated[
-        int, Field(ge=0, le=10**7), ReadIf("dataset.node_encoder_name", "TypeDictNode")
-    ] = 0
-    """Number of node types."""
-    edge_encoder: Annotated[bool, ReadIf("edge_features")] = False
-    """Whether edge features are encoded for the layers."""
-    edge_encoder_name: Annotated[str, ReadIf("edge_features"), ReadIf("dataset.edge_encoder", True)] = "DummyEdge"
-    """Encoder of edge features: Bond, LinearEdge, ...; DummyEdge learns one vector for all edges."""
-    edge_encoder_bn: Annotated[bool, ReadIf("edge_features"), ReadIf("dataset.edge_encoder", True)] = False
-    """BatchNorm after the edge encoder."""
-    edge_encoder_num_types: Annotated[
-        int, Field(ge=0, le=10**7), ReadIf("edge_features"), ReadIf("dataset.edge_encoder_name", "TypeDictEdge")
-    ] = 0
-    """Number of edge types."""
+    node_encoder_num_types: Annotated[int, Field(ge=0, le=10**7)] = 0
+    """Number of node types. Read if dataset.node_encoder_name contains TypeDictNode."""
+    edge_encoder: bool = False
+    """Whether edge features are encoded for the layers. Read if a convolution, an attention or the bias of pairs reads
+    encoded edge features."""
+    edge_encoder_name: str = "DummyEdge"
+    """Encoder of edge features: Bond, LinearEdge, ...; DummyEdge learns one vector for all edges. Read if a
+    convolution, an attention or the bias of pairs reads encoded edge features and dataset.edge_encoder is true."""
+    edge_encoder_bn: bool = False
+    """BatchNorm after the edge encoder. Read if a convolution, an attention or the bias of pairs reads encoded edge
+    features and dataset.edge_encoder is true."""
+    edge_encoder_num_types: Annotated[int, Field(ge=0, le=10**7)] = 0
+    """Number of edge types. Read if a convolution, an attention or the bias of pairs reads encoded edge features and
+    dataset.edge_encoder_name is TypeDictEdge."""
     slic_compactness: Literal[10, 30] = 10
     """Compactness of the superpixels of PyG-VOCSuperpixels and PyG-COCOSuperpixels."""
     to_undirected: bool = False
     """Add the reverse of each edge, with the same features. If both directions exist, features are averaged, and the
     larger of two categories is taken. Heat masks need it on graphs with one-way edges."""
-    resample_negative: Annotated[bool, ReadIf("ranked_edges")] = False
-    """Draw new negative edges in every epoch (link prediction)."""
+    resample_negative: bool = False
+    """Draw new negative edges in every epoch (link prediction). Read if edges are ranked among all nodes of their
+    graph, as in pcqm-contact."""
     normalize: bool = False
     """Standardise each channel of node and edge features by the training graphs."""
     normalize_targets: bool = False
@@ -139,21 +143,6 @@ class DatasetConfig(Section):
         """K of ``cv-[stratified]kfold-K``; None for other split modes."""
         return int(self.split_mode.rsplit("-", 1)[1]) if self.split_mode.startswith("cv-") else None
 
-    @property
-    def split_settings(self) -> dict[str, Any]:
-        """The keys that decide the split, with their values; those that ``split_mode`` does not read are left out.
-
-        The key ``dataset.split_seed`` is None if each run draws its split from its own seed.
-        """
-        seed = self.split_seed or 0 if self.num_folds is not None else self.split_seed
-        read: dict[str, dict[str, Any]] = {
-            "standard": {},
-            "errica": {"dataset.split_dir": self.split_dir},
-            "fixed": {"dataset.split": self.split},
-            "random": {"dataset.split": self.split, "dataset.split_seed": seed},
-        }
-        return {"dataset.split_mode": self.split_mode, **read.get(self.split_mode, {"dataset.split_seed": seed})}
-
     def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
         """What is wrong with the split and the encoders."""
         folds = 10 if self.split_mode == "errica" else self.num_folds
@@ -185,7 +174,6 @@ _RANDOM = spelled(**{"Random-d2": "Random-d-2"})
 class PrepConfig(Section):
     """``prep``: Exphormer's expander edges and other preparation of the graph."""
 
-    read_if = (ReadIf("gt.layer_type", "Exphormer"),)
     no_effect_because: ClassVar = {"Exphormer's own splits and distances are not used": "train_percent dist_cutoff"}
     only = "add_reverse_edges: true, dist_enable: false, exp_count: 1, layer_edge_indices_dir: null"
 
@@ -204,8 +192,8 @@ class PrepConfig(Section):
     """Whether the attention also uses the graph's own edges."""
     num_virt_node: int = Field(default=0, ge=0, le=2**16)
     """Number of virtual nodes of each graph."""
-    add_self_loops: Annotated[bool, ReadIf("one_graph")] = False
-    """Add self-loops to a single large graph."""
+    add_self_loops: bool = False
+    """Add self-loops to a single large graph. Read if the data set is one graph."""
 
 
 class ShareConfig(Section):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from pyg_topomask.run.graphgps.config.base import MAX_DEPTH, MAX_STEPS, ReadIf, Section, Width, parse_times
+from pyg_topomask.run.graphgps.config.base import MAX_DEPTH, MAX_STEPS, Section, Width, parse_times
 
 
 class EigenConfig(Section):
@@ -54,10 +54,9 @@ class KernelConfig(Section):
 class EnabledConfig(Section):
     """What all encodings have."""
 
-    read_if = (ReadIf("encoding"),)
     no_effect_because: ClassVar = {"encodings are passed on only in the node features": "pass_as_var"}
 
-    enable: Annotated[bool, ReadIf("enabled_encoding")] = False
+    enable: bool = False
     """Whether the encoding is computed."""
 
 
@@ -68,15 +67,15 @@ class EncodingConfig(EnabledConfig):
     """Network that embeds the encoding."""
     dim_pe: Width = 16
     """Number of columns of the node embedding that it fills."""
-    layers: Annotated[int, Field(ge=0, le=MAX_DEPTH), ReadIf("encoding"), ReadIf("layered_encoding")] = 3
-    """Number of layers of the network."""
+    layers: Annotated[int, Field(ge=0, le=MAX_DEPTH)] = 3
+    """Number of layers of the network. Read if the encoding's model is not Linear."""
 
 
 class LapPEConfig(EncodingConfig):
     """``posenc_LapPE``: Laplacian eigenvectors and eigenvalues through a DeepSet or a Transformer."""
 
-    n_heads: Annotated[Width, ReadIf("encoding"), ReadIf("posenc_LapPE.model", "Transformer")] = 4
-    """Number of heads of a Transformer."""
+    n_heads: Width = 4
+    """Number of heads of a Transformer. Read if posenc_LapPE.model is Transformer."""
     post_layers: int = Field(default=0, ge=0, le=MAX_DEPTH)
     """Number of layers after pooling over the eigenvectors."""
     raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = "none"
@@ -179,7 +178,7 @@ def contradictions(config: Any) -> Iterator[tuple[str, str]]:
     parts, gt = config.dataset.node_encoder_parts, config.gt
     used = {name: getattr(config, f"posenc_{name}") for name in parts if f"posenc_{name}" in type(config).model_fields}
     for name, section in used.items():
-        if not section.enable:
+        if not section.agrees("enable", True):
             message = f"posenc_{name}.enable is false, and dataset.node_encoder_name contains {name}"
             yield f"posenc_{name}.enable", message
         models = _MODELS.get(name, ("Linear", "linear", "MLP", "mlp"))

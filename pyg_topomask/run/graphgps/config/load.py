@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
-from pyg_topomask.run.graphgps.config.base import AlsoCalled, takes_text
+from pyg_topomask.run.graphgps.config.base import AlsoCalled, noting_reads, takes_text
 from pyg_topomask.run.graphgps.config.model import REPLACED
 from pyg_topomask.run.graphgps.config.schema import (
     Config,
@@ -98,7 +98,8 @@ def load(source: ConfigSource, overrides: Sequence[str] = (), name: str = "confi
         rest = [("config", f"has {len(errors) - MAX_PROBLEMS} more problems")] if len(errors) > MAX_PROBLEMS else []
         draft.refuse([*map(_explain, errors[:MAX_PROBLEMS]), *rest])
         raise
-    name += f"-{config.name_tag}" if config.name_tag else ""
+    with noting_reads():
+        name += f"-{config.name_tag}" if config.name_tag else ""
     parsed = ParsedConfig(config, name, file, lines, overridden)
     parsed.refuse(contradictions(config, complete=not config.pretrained.dir))
     return parsed

@@ -12,7 +12,6 @@ from pyg_topomask.run.graphgps.config.base import (
     MAX_DEPTH,
     AlsoCalled,
     Probability,
-    ReadIf,
     Section,
     Size,
     Width,
@@ -48,22 +47,21 @@ class ModelConfig(Section):
     attention, configured by `gnn`."""
     loss_fun: Literal["cross_entropy", "weighted_cross_entropy", "l1", "smoothl1", "mse"] = "cross_entropy"
     """Loss of the task."""
-    graph_pooling: Annotated[Literal["mean", "add", "sum", "max", "graph_token"], ReadIf("pooled")] = "mean"
+    graph_pooling: Literal["mean", "add", "sum", "max", "graph_token"] = "mean"
     """How node embeddings are pooled into one vector per graph. graph_token: not at all; a graph token, one more node
-    per graph that all attentions see, is read instead."""
-    edge_decoding: Annotated[Literal["dot", "cosine_similarity", "concat"], ReadIf("edge_task")] = "dot"
-    """How two node embeddings are combined into the score of an edge."""
+    per graph that all attentions see, is read instead. Read if graphs are predicted, or there is a graph token."""
+    edge_decoding: Literal["dot", "cosine_similarity", "concat"] = "dot"
+    """How two node embeddings are combined into the score of an edge. Read if edges are predicted."""
     auto_satisfy_param_budget: bool = False
     """Use the largest width from 32 to 512 within `param_budget` (k-MIP) instead of `gt.dim_hidden`, `gnn.dim_inner`
     and `gt.sparse.val_dim`. For GPSModel and custom_gnn; a pretrained model keeps its width."""
-    param_budget: Annotated[Size, ReadIf("model.auto_satisfy_param_budget", True)] = 500_000
-    """Largest number of parameters."""
+    param_budget: Size = 500_000
+    """Largest number of parameters. Read if model.auto_satisfy_param_budget is true."""
 
 
 class SparseConfig(Section):
     """``gt.sparse``: the k-MIP attention, in its authors' spelling."""
 
-    read_if = (ReadIf("gt.layer_type", "KMIP"),)
     no_effect_because: ClassVar = {_NO_SETTING: "random_fraction"}
     only = "random_attention: false"
 
@@ -80,7 +78,6 @@ class SparseConfig(Section):
 class BigBirdConfig(Section):
     """``gt.bigbird``: block-sparse attention."""
 
-    read_if = (ReadIf("gt.layer_type", "BigBird"),)
     no_effect_because: ClassVar = {
         _NO_SETTING: "use_bias hidden_act chunk_size_feed_forward max_position_embeddings layer_norm_eps"
     }
@@ -112,8 +109,9 @@ class GTConfig(Section):
     """Width of edge embeddings; it must equal `dim_hidden`."""
     dropout: Probability = 0.0
     """Dropout after each branch and in the feed-forward part."""
-    attn_dropout: Annotated[Probability, ReadIf("argument")] = 0.0
-    """Dropout inside the attention, if it has one."""
+    attn_dropout: Probability = 0.0
+    """Dropout inside the attention, if it has one. Read if an attention in gt.layer_type or its mask has this
+    argument."""
     layer_norm: bool = False
     """Normalise the nodes of each graph by LayerNorm, or by GraphNorm in MultiModel."""
     batch_norm: bool = True
@@ -122,10 +120,10 @@ class GTConfig(Section):
     """The k-MIP attention."""
     bigbird: BigBirdConfig = Field(default_factory=BigBirdConfig)
     """The BigBird attention."""
-    full_graph: Annotated[bool, ReadIf("gt.layer_type", "SAN")] = True
-    """Whether SAN also attends to pairs of nodes without an edge."""
-    gamma: Annotated[float, ReadIf("gt.layer_type", "SAN")] = 1e-5
-    """Weight of these pairs in SAN relative to edges; it must exceed 0."""
+    full_graph: bool = True
+    """Whether SAN also attends to pairs of nodes without an edge. Read if gt.layer_type contains SAN."""
+    gamma: float = 1e-5
+    """Weight of these pairs in SAN relative to edges; it must exceed 0. Read if gt.layer_type contains SAN."""
 
     @field_validator("layer_type")
     @classmethod
@@ -138,11 +136,11 @@ class GTConfig(Section):
     def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
         """What is wrong with the layers."""
         parts, kind, given = self.layer_type.split("+"), config.model.type, f"(got {self.layer_type!r})"
-        if self.dim_edge not in (None, self.dim_hidden):
+        if not self.agrees("dim_edge", None, self.dim_hidden):
             yield "gt.dim_edge", f"must equal gt.dim_hidden (got {self.dim_edge} and {self.dim_hidden})"
         if self.dim_hidden % self.n_heads != 0 and (parts[1:] != ["None"] or parts[0] == "GAT"):
             yield "gt.n_heads", f"must divide gt.dim_hidden (got {self.n_heads} and {self.dim_hidden})"
-        if self.layer_norm and self.batch_norm:
+        if self.layer_norm and not self.agrees("batch_norm", False):
             yield "gt.layer_norm", "layer_norm and batch_norm are both true: set one to false"
         if len(parts) == 1 and kind == "GPSModel":
             message = "must be a convolution and an attention joined by '+', such as GCN+GRF or GCN+None"
@@ -180,23 +178,25 @@ class GNNConfig(Section):
     """Width of the model, which GraphGPS gives twice; it must equal `gt.dim_hidden`."""
     act: Annotated[Literal["relu", "gelu", "elu", "selu", "silu", "tanh", "prelu"], spelled(swish="silu")] = "relu"
     """Activation."""
-    batchnorm: Annotated[bool, ReadIf("layers_before")] = True
-    """BatchNorm in the layers of `layers_pre_mp`."""
-    dropout: Annotated[Probability, ReadIf("head_dropout")] = 0.0
-    """Dropout in the layers of `layers_pre_mp`, in the head mlp_graph and in custom_gnn."""
-    residual: Annotated[bool, ReadIf("model.type", "custom_gnn")] = False
-    """Residual connections of custom_gnn; they must be on."""
-    layers_mp: Annotated[int, Field(ge=1, le=MAX_DEPTH), ReadIf("model.type", "custom_gnn")] = 2
-    """Number of layers."""
-    layer_type: Annotated[str, ReadIf("model.type", "custom_gnn")] = "generalconv"
-    """Convolution of custom_gnn: gatedgcnconv, gineconv, gcnconv or gatconv."""
+    batchnorm: bool = True
+    """BatchNorm in the layers of `layers_pre_mp`. Read if there are layers between the encoders and the GraphGPS
+    layers, gnn.layers_pre_mp."""
+    dropout: Probability = 0.0
+    """Dropout in the layers of `layers_pre_mp`, in the head mlp_graph and in custom_gnn. Read if there are layers
+    before the GraphGPS layers (gnn.layers_pre_mp), the head mlp_graph, or custom_gnn."""
+    residual: bool = False
+    """Residual connections of custom_gnn; they must be on. Read if model.type is custom_gnn."""
+    layers_mp: Annotated[int, Field(ge=1, le=MAX_DEPTH)] = 2
+    """Number of layers. Read if model.type is custom_gnn."""
+    layer_type: str = "generalconv"
+    """Convolution of custom_gnn: gatedgcnconv, gineconv, gcnconv or gatconv. Read if model.type is custom_gnn."""
 
     def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
         """What is wrong with the head, the width and custom_gnn."""
         custom, width = config.model.type == "custom_gnn", config.gt.dim_hidden
-        if self.dim_inner not in (None, width) and not custom:
+        if not custom and not self.agrees("dim_inner", None, width):
             yield "gnn.dim_inner", f"must equal gt.dim_hidden (got {self.dim_inner} and {width})"
         if custom and self.layer_type not in CUSTOM_GNN_CONVS:
             yield "gnn.layer_type", f"custom_gnn takes {', '.join(CUSTOM_GNN_CONVS)} (got {self.layer_type!r})"
-        if custom and not self.residual:
+        if custom and not self.agrees("residual", True):
             yield "gnn.residual", "custom_gnn is provided with residuals only: set it to true"

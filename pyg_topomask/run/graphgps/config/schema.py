@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from pyg_topomask.run.graphgps.config import encodings, topomask
-from pyg_topomask.run.graphgps.config.base import NO_LOADERS, Count, NoEffect, ReadIf, Section, Size, spelled
+from pyg_topomask.run.graphgps.config.base import NO_LOADERS, Count, NoEffect, Section, Size, noting_reads, spelled
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig, PrepConfig, ShareConfig
 from pyg_topomask.run.graphgps.config.model import CUSTOM_GNN_CONVS, SAN_LAYER, GNNConfig, GTConfig, ModelConfig
 from pyg_topomask.run.graphgps.config.topomask import TopomaskConfig
@@ -153,9 +153,10 @@ class Config(Section):
         """GraphGPS's custom_gnn is its layer without attention, norm and feed-forward part; ``gnn`` has its sizes."""
         gnn, conv = self.gnn, CUSTOM_GNN_CONVS.get(self.gnn.layer_type)
         if self.model.type == "custom_gnn" and conv is not None:
-            layers = {"layer_type": f"{conv}+None", "layers": gnn.layers_mp, "dropout": gnn.dropout}
-            layers |= {"dim_hidden": gnn.dim_inner or self.gt.dim_hidden, "layer_norm": False, "batch_norm": False}
-            layers |= {"n_heads": 1}
+            with noting_reads():
+                layers = {"layer_type": f"{CUSTOM_GNN_CONVS[gnn.layer_type]}+None", "layers": gnn.layers_mp}
+                layers |= {"dropout": gnn.dropout, "dim_hidden": gnn.dim_inner or self.gt.dim_hidden}
+            layers |= {"n_heads": 1, "layer_norm": False, "batch_norm": False}
             # Not by setattr, which would make these sections count as given.
             self.__dict__["gt"] = self.gt.model_copy(update=layers)
             self.__dict__["topomask"] = self.topomask.model_copy(update={"feed_forward": False})
@@ -186,12 +187,17 @@ class Config(Section):
     def is_set(self, key: str) -> bool:
         """Whether a key was given a value other than its default."""
         section, name = self._place(key)
-        return getattr(section, name) != type(section).model_fields[name].default
+        return section.peek(name) != type(section).model_fields[name].default
 
     def is_given(self, key: str) -> bool:
         """Whether the config contains a key, even with its default value."""
         section, name = self._place(key)
         return name in section.model_fields_set
+
+    def was_read(self, key: str) -> bool:
+        """Whether a key was read within `noting_reads`."""
+        section, name = self._place(key)
+        return name in section._read
 
     def _place(self, key: str) -> tuple[Section, str]:
         """The section of a key, and the key's name there."""
@@ -209,9 +215,9 @@ class Config(Section):
 
     def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
         """What is wrong with the keys without a section."""
-        if self.devices != 1:
+        if not self.agrees("devices", 1):
             yield "devices", f"must be 1: use torchrun to start several processes (got {self.devices})"
-        if self.metric_agg is not None and (self.metric_agg == "argmax") != self.best_is_max:
+        if not self.agrees("metric_agg", None, "argmax" if self.best_is_max else "argmin"):
             yield "metric_agg", f"{self.metric_agg} of {self.metric_best} would choose the worst epoch"
 
 
@@ -243,22 +249,19 @@ class Key(NamedTuple):
 
     name: str
     field: FieldInfo
-    read_if: tuple[ReadIf, ...]
-    """Its own conditions, or else those of its section."""
     no_effect_because: str | None
     """Why no value has an effect; empty for a key with a single accepted value, None for a key that is read."""
 
 
-def keys(section: type[Section] = Config, prefix: str = "", read_if: tuple[ReadIf, ...] = ()) -> Iterator[Key]:
+def keys(section: type[Section] = Config, prefix: str = "") -> Iterator[Key]:
     """Each key that a config may contain."""
     for name, field in section.model_fields.items():
-        conditions = tuple(mark for mark in field.metadata if isinstance(mark, ReadIf)) or read_if
         inner = nested_section(field)
         if inner:
-            yield from keys(inner, f"{prefix}{name}.", inner.read_if or read_if)
+            yield from keys(inner, f"{prefix}{name}.")
         else:
             reason = next((mark.because for mark in field.metadata if isinstance(mark, NoEffect)), None)
-            yield Key(f"{prefix}{name}", field, conditions, reason)
+            yield Key(f"{prefix}{name}", field, reason)
 
 
 def all_keys() -> list[str]:

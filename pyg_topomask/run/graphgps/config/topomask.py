@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from pyg_topomask.nn import MASK
 from pyg_topomask.nn.mask import Mask
-from pyg_topomask.run.graphgps.config.base import Count, Probability, ReadIf, Section, Size, Width
+from pyg_topomask.run.graphgps.config.base import Count, Probability, Section, Size, Width
 
 _NOT_KEYS = ("self", "heads", "name", "table")
 """Arguments that the runner sets itself."""
@@ -27,51 +27,51 @@ _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): (.+(?:\n {8}.+)*)", re.MULTILINE)
 class TopomaskConfig(Section):
     """``topomask``: our attentions and masks, which GraphGPS does not have."""
 
-    read_if = (ReadIf("argument"),)
-
-    num_walks: Annotated[int, Field(ge=1, le=10**6), ReadIf("walks")] = 16
-    """Number of random walks from each node."""
-    max_length: Annotated[int, Field(ge=0, le=2**15 - 1), ReadIf("walks")] = 4
-    """Largest length of a walk, in edges."""
-    halt_prob: Annotated[Probability, ReadIf("walks")] = 0.5
-    """Probability that a walk halts, per step."""
-    lengths: Annotated[Literal["uniform"] | list[float] | None, ReadIf("walks")] = None
+    num_walks: Annotated[int, Field(ge=1, le=10**6)] = 16
+    """Number of random walks from each node. Read if an attention or its mask needs random walks."""
+    max_length: Annotated[int, Field(ge=0, le=2**15 - 1)] = 4
+    """Largest length of a walk, in edges. Read if an attention or its mask needs random walks."""
+    halt_prob: Probability = 0.5
+    """Probability that a walk halts, per step. Read if an attention or its mask needs random walks."""
+    lengths: Literal["uniform"] | list[float] | None = None
     """Probabilities of 0, 1, … max_length hops of a walk, in place of halt_prob; uniform: all are equally likely; null:
-    as `halt_prob` says."""
-    scheme: Annotated[str, ReadIf("walks")] = "iid"
-    """How walks from one node are coupled."""
-    independent: Annotated[bool, ReadIf("walks")] = True
-    """Draw two independent walk tables, so that every mask entry is unbiased."""
+    as `halt_prob` says. Read if an attention or its mask needs random walks."""
+    scheme: str = "iid"
+    """How walks from one node are coupled. Read if an attention or its mask needs random walks."""
+    independent: bool = True
+    """Draw two independent walk tables, so that every mask entry is unbiased. Read if an attention or its mask needs
+    random walks."""
     diagonal: Literal["independent", "corrected", "shared"] | None = None
     """How the diagonal of the mask is estimated. independent: by two tables; corrected: without bias by one table;
     shared: by one table, with bias; null: as `independent` says."""
     num_tables: int = Field(default=1, ge=1, le=10**4)
     """Number of independent sets of walks for the layers or heads (GRF)."""
-    tables: Annotated[Literal["layer", "head"], ReadIf("walk_tables")] = "layer"
+    tables: Literal["layer", "head"] = "layer"
     """What has its own walks if num_tables > 1. layer: layer l uses set l mod num_tables; head: head h of layer l uses
-    set (l * gt.n_heads + h) mod num_tables."""
+    set (l * gt.n_heads + h) mod num_tables. Read if an attention or its mask may use several sets of walks."""
     symmetric: bool = True
     """true: the mask is the product of two tables of walks, one of them transposed; false: it is one table, a weighted
     sum over the visited nodes, for graphs whose edges have a direction."""
     key_modulation: bool = False
     """Learn a modulation function of its own for the keys (GRF)."""
-    redraw: Annotated[Count, ReadIf("walks")] = 0
+    redraw: Count = 0
     """Number of epochs after which the training graphs get new walks; 0: never. Parts of a large graph get new walks in
-    each epoch."""
-    transition: Annotated[Literal["uniform", "attention"], ReadIf("edge_attention")] = "uniform"
+    each epoch. Read if an attention or its mask needs random walks."""
+    transition: Literal["uniform", "attention"] = "uniform"
     """Distribution of a walk's next node: uniform over the neighbours, or, for redrawn walks, in proportion to the
-    first layer's attention (dynamic GKAT)."""
+    first layer's attention (dynamic GKAT). Read if an attention gives weights to the edges, which walks can follow."""
     mask: str | Annotated[list[str], Field(min_length=1)] = "none"
     """Mask of the attentions Masked and Linear, such as grf; none: all ones within each graph. The section mask_<name>
     has its settings. A list such as [none, hop] is the sum of these masks with learned weights."""
     mask_heads: list[Size] | None = None
     """Number of heads that each mask of the list `mask` serves, in their order; null: all masks serve all heads."""
-    mask_lr: Annotated[float | None, Field(gt=0), ReadIf("learned_mask")] = 25.0
-    """Factor on the learning rate of the parameters of masks, which have no weight decay: they are few, and at the
-    rate of the model they hardly move. null: they are trained like all others."""
-    spanning_tree: Annotated[Literal["breadth_first", "minimum"], ReadIf("trees")] = "breadth_first"
+    mask_lr: Annotated[float | None, Field(gt=0)] = 25.0
+    """Factor on the learning rate of the parameters of masks, which have no weight decay: they are few, and at the rate
+    of the model they hardly move. null: they are trained like all others. Read if a mask has parameters."""
+    spanning_tree: Literal["breadth_first", "minimum"] = "breadth_first"
     """Spanning tree that gives the distances of the masks forest and tree. breadth_first: the tree of a breadth-first
-    search; minimum: the tree of the smallest total edge_weight, which is then the length of an edge."""
+    search; minimum: the tree of the smallest total edge_weight, which is then the length of an edge. Read if the mask
+    needs a spanning tree."""
     decay: float = Field(default=1.0, gt=0)
     """Factor on the weight per step of a walk (GKAT)."""
     alpha: float = Field(default=1.0, ge=0)
@@ -80,8 +80,9 @@ class TopomaskConfig(Section):
     """Learn one `decay` and one `alpha` per head (GKAT)."""
     kernel: str = "relu"
     """Feature map of the linear attention; some attentions have another default."""
-    num_features: Annotated[Width, ReadIf("random_features")] = 64
-    """Number of random features per head (kernel softmax_rf, Performer)."""
+    num_features: Width = 64
+    """Number of random features per head (kernel softmax_rf, Performer). Read if an attention draws random features:
+    Performer, or one with topomask.kernel softmax_rf."""
     path: Literal["auto", "factored", "pairwise", "blocks"] = "auto"
     """How masked attention is computed. factored: by products with the mask; pairwise: on the pairs at which the
     mask is not zero; blocks: on all pairs within each graph; auto: the one with the least estimated time. The
@@ -96,21 +97,23 @@ class TopomaskConfig(Section):
     """Number of nodes sampled from each graph (Primal)."""
     rank: Width = 30
     """Rank of the primal projections (Primphormer; Primal, where the default is 20)."""
-    eta: Annotated[float, Field(ge=0), ReadIf("auxiliary_loss")] = 0.1
-    """Weight of the auxiliary loss, which trains the projections (Primphormer, Primal)."""
-    feed_forward: Annotated[bool, ReadIf("always")] = True
+    eta: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of the auxiliary loss, which trains the projections (Primphormer, Primal). Read if an attention has an
+    auxiliary loss."""
+    feed_forward: bool = True
     """Whether a layer ends with a feed-forward part."""
-    pre_norm: Annotated[bool, ReadIf("always")] = False
+    pre_norm: bool = False
     """Normalise the input of each part of a layer instead of its output, and the nodes after the last layer, as in
     vision transformers."""
-    layer_norm_mode: Annotated[Literal["graph", "node"], ReadIf("graph_layer_norm")] = "graph"
+    layer_norm_mode: Literal["graph", "node"] = "graph"
     """What `gt.layer_norm` normalises. graph: all nodes and channels of a graph together, as GraphGPS does; node: the
-    channels of each node."""
-    normalize_features: Annotated[bool, ReadIf("always")] = False
+    channels of each node. Read if nodes are normalised by gt.layer_norm, in a model.type other than MultiModel and
+    SingleModel."""
+    normalize_features: bool = False
     """Scale the features of each node to sum to one."""
-    input_dropout: Annotated[Probability, ReadIf("always")] = 0.0
+    input_dropout: Probability = 0.0
     """Dropout of node features before the encoder."""
-    encoder_dropout: Annotated[Probability, ReadIf("always")] = 0.0
+    encoder_dropout: Probability = 0.0
     """Dropout of node embeddings after the encoder."""
 
     @property

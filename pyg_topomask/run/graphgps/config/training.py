@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from pyg_topomask.run.distributed import world_size
-from pyg_topomask.run.graphgps.config.base import NO_LOADERS, AlsoCalled, Count, Probability, ReadIf, Section, Size
+from pyg_topomask.run.graphgps.config.base import NO_LOADERS, AlsoCalled, Count, Probability, Section, Size
 
 Sampler = Literal["full_batch", "random_partition", "cluster", "neighbor", "walks"]
 
@@ -27,18 +27,20 @@ class TrainConfig(Section):
     """custom, standard: train (both are the same here); inference-only: evaluate `pretrained.dir` on all three sets;
     PCQM4Mv2-inference: also write OGB's files of predictions for its hidden parts. For GraphGPS's log-attn-weights, use
     `topomask show`."""
-    batch_size: Annotated[Size, ReadIf("several_batches")] = 32
-    """Number of graphs in a batch, or of training nodes in a batch of neighbourhoods (neighbor, walks)."""
+    batch_size: Size = 32
+    """Number of graphs in a batch, or of training nodes in a batch of neighbourhoods (neighbor, walks). Read if there
+    are several graphs, or parts of one are sampled."""
     sampler: Sampler = "full_batch"
     """full_batch: whole graphs; random_partition, cluster, neighbor, walks: parts of one large graph."""
-    num_parts: Annotated[Size, Field(le=10**6), ReadIf("train.sampler", "random_partition", "cluster")] = 10
-    """Number of parts of the graph."""
-    neighbor_sizes: Annotated[list[Size], ReadIf("train.sampler", "neighbor")] = Field(default=[20, 15, 10, 5])
-    """Number of neighbours drawn per node, for each hop."""
-    max_nodes: Annotated[Size, ReadIf("train.sampler", "walks")] = 32
-    """Largest number of nodes in the neighbourhood of a training node."""
-    shuffle: Annotated[bool, ReadIf("several_batches")] = True
-    """Whether the training graphs, or parts of one graph, are shuffled in each epoch."""
+    num_parts: Annotated[Size, Field(le=10**6)] = 10
+    """Number of parts of the graph. Read if train.sampler is random_partition or cluster."""
+    neighbor_sizes: list[Size] = Field(default=[20, 15, 10, 5])
+    """Number of neighbours drawn per node, for each hop. Read if train.sampler is neighbor."""
+    max_nodes: Size = 32
+    """Largest number of nodes in the neighbourhood of a training node. Read if train.sampler is walks."""
+    shuffle: bool = True
+    """Whether the training graphs, or parts of one graph, are shuffled in each epoch. Read if there are several graphs,
+    or parts of one are sampled."""
     eval_period: Size = 1
     """Number of epochs between evaluations on the validation set."""
     ckpt_period: Size = 10
@@ -86,8 +88,8 @@ class OptimConfig(Section):
     """Learning rate; with a schedule, its largest value."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay."""
-    momentum: Annotated[Probability, ReadIf("optim.optimizer", "sgd")] = 0.9
-    """Momentum."""
+    momentum: Probability = 0.9
+    """Momentum. Read if optim.optimizer is sgd."""
     max_epoch: Annotated[Size, AlsoCalled("epochs"), AlsoCalled("num_epochs")] = 100
     """Number of epochs."""
     scheduler: Literal[
@@ -97,24 +99,24 @@ class OptimConfig(Section):
     """Learning rate by epoch. none: constant; cos: half a cosine; step: lower after `steps`; *_with_warmup: linear
     warm-up, then half a cosine, a line to 0, or a line to 1e-7 (polynomial); plateau, reduce_on_plateau: lower when the
     validation loss no longer falls."""
-    num_warmup_epochs: Annotated[
-        Count, ReadIf("optim.scheduler", "cosine_with_warmup", "linear_with_warmup", "polynomial_with_warmup")
-    ] = 0
-    """Number of epochs of linear warm-up. It may exceed max_epoch, as in a short trial."""
-    steps: Annotated[list[Size], ReadIf("optim.scheduler", "step")] = Field(default=[30, 60, 90])
-    """Epochs after which the learning rate is lowered."""
-    lr_decay: Annotated[float, Field(gt=0, lt=1), ReadIf("optim.scheduler", "step", "plateau")] = 0.1
-    """Factor on the learning rate."""
-    reduce_factor: Annotated[float, Field(gt=0, lt=1), ReadIf("optim.scheduler", "reduce_on_plateau")] = 0.1
-    """Factor on the learning rate."""
-    schedule_patience: Annotated[Count, ReadIf("optim.scheduler", "plateau", "reduce_on_plateau")] = 10
-    """Number of evaluations without a lower validation loss before the rate is lowered."""
-    min_lr: Annotated[float, Field(ge=0), ReadIf("optim.scheduler", "reduce_on_plateau")] = 0.0
-    """Smallest learning rate."""
+    num_warmup_epochs: Count = 0
+    """Number of epochs of linear warm-up. It may exceed max_epoch, as in a short trial. Read if optim.scheduler is
+    cosine_with_warmup or linear_with_warmup or polynomial_with_warmup."""
+    steps: list[Size] = Field(default=[30, 60, 90])
+    """Epochs after which the learning rate is lowered. Read if optim.scheduler is step."""
+    lr_decay: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Factor on the learning rate. Read if optim.scheduler is step or plateau."""
+    reduce_factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Factor on the learning rate. Read if optim.scheduler is reduce_on_plateau."""
+    schedule_patience: Count = 10
+    """Number of evaluations without a lower validation loss before the rate is lowered. Read if optim.scheduler is
+    plateau or reduce_on_plateau."""
+    min_lr: Annotated[float, Field(ge=0)] = 0.0
+    """Smallest learning rate. Read if optim.scheduler is reduce_on_plateau."""
     clip_grad_norm: bool = False
     """Clip the norm of the gradient."""
-    clip_grad_norm_value: Annotated[float, Field(gt=0), ReadIf("optim.clip_grad_norm", True)] = 1.0
-    """Largest norm of the gradient."""
+    clip_grad_norm_value: Annotated[float, Field(gt=0)] = 1.0
+    """Largest norm of the gradient. Read if optim.clip_grad_norm is true."""
     batch_accumulation: Size = 1
     """Number of batches whose gradients make one step."""
 
@@ -122,9 +124,7 @@ class OptimConfig(Section):
 class PretrainedConfig(Section):
     """``pretrained``: a finished run to start from."""
 
-    read_if = (ReadIf("finished_run"),)
-
-    dir: Annotated[str, ReadIf("always")] = ""
+    dir: str = ""
     """Folder of that run, with its config and best checkpoint; empty: no such run."""
     reset_prediction_head: bool = True
     """Start with a newly initialised head."""
@@ -135,9 +135,7 @@ class PretrainedConfig(Section):
 class WandbConfig(Section):
     """``wandb``: log to Weights & Biases, if its package is installed."""
 
-    read_if = (ReadIf("wandb.use", True),)
-
-    use: Annotated[bool, ReadIf("always")] = False
+    use: bool = False
     """Whether to log; without the package, a note is printed and nothing is logged."""
     entity: str = ""
     """Owner of the project."""

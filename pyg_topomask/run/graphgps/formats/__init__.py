@@ -11,6 +11,7 @@ from torch_geometric import datasets as pyg
 
 from pyg_topomask import datasets as ours
 from pyg_topomask.run.data.loaded import LoadedDataset
+from pyg_topomask.run.data.source import Split
 from pyg_topomask.run.errors import did_you_mean
 from pyg_topomask.run.graphgps.config.dataset import GENERATED, WITHOUT_STANDARD_SPLIT, DatasetConfig
 from pyg_topomask.run.graphgps.formats import clouds, graphs, ogb, own
@@ -193,6 +194,13 @@ def is_one_graph(data: DatasetConfig) -> bool:
         or (data.format in OWN and data.task == "node")
         or plain_name(data).startswith("ogbn-")
     )
+
+
+def split_of(data: DatasetConfig) -> Split:
+    """How a config divides its data, with the settings that its kind of split has."""
+    used = {"standard": "", "fixed": "shares", "random": "shares seed", "errica": "folder"}.get(data.split_mode, "seed")
+    keys = {"shares": "split", "seed": "split_seed", "folder": "split_dir"}
+    return Split(data.split_mode, index=data.split_index, **{name: getattr(data, keys[name]) for name in used.split()})
 
 
 def load_dataset(data: DatasetConfig) -> LoadedDataset:

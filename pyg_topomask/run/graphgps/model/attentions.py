@@ -46,13 +46,19 @@ def attentions_of(config: Config) -> list[str]:
 
 def masks_of(config: Config) -> list[str]:
     """Names of the masks that ``topomask.mask`` gives to an attention of the layers, without ``none``."""
-    taken = any(_takes_mask(name) for name in attentions_of(config))
-    return [name for name in dict.fromkeys(config.topomask.masks) if taken and name in MASK]
+    if not any(_takes_mask(name) for name in attentions_of(config)):
+        return []
+    return [name for name in dict.fromkeys(config.topomask.masks) if name in MASK]
 
 
 def mask_of(config: Config) -> str | None:
     """The mask of the layers for messages, such as ``hop`` or ``none+hop``, or None."""
     return "+".join(config.topomask.masks) if masks_of(config) else None
+
+
+def loss_weight(config: Config) -> float:
+    """Weight of the auxiliary loss of the attentions; 0 if none has one."""
+    return config.topomask.eta if any(EVERY_ATTENTION[name].adds_loss for name in attentions_of(config)) else 0.0
 
 
 def _takes_mask(name: str) -> bool:
@@ -80,10 +86,15 @@ def build_mask(config: Config, layer: int = 0) -> Mask | list[Mask | None] | Non
 
 def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
     """Constructor arguments of an attention, except its mask, from the config."""
-    arguments = _arguments(config, EVERY_ATTENTION[name].config_keys, layer)
-    if not arguments.get("graph_edges", True):  # then edge features are not used
-        arguments["edge_dim"] = None
-    return arguments
+    keys = dict(EVERY_ATTENTION[name].config_keys)
+    without_edges = "graph_edges" in keys and not config.value(keys["graph_edges"])
+    if without_edges:
+        keys.pop("edge_dim", None)
+    kernel = signature(EVERY_ATTENTION[name]).parameters.get("kernel")
+    chosen = config.topomask.kernel if config.is_given("topomask.kernel") else kernel and kernel.default
+    if kernel is not None and chosen != "softmax_rf":  # which alone draws random features
+        keys.pop("num_features", None)
+    return _arguments(config, keys, layer) | ({"edge_dim": None} if without_edges else {})
 
 
 def mask_arguments(config: Config, name: str, layer: int = 0, heads: Sequence[int] | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.norm import build_norm
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.schema import contradictions
 from pyg_topomask.run.graphgps.model import encoders
 from pyg_topomask.run.graphgps.model.attentions import attentions_of, build_attention
@@ -37,17 +38,18 @@ def convs_of(config: Config) -> list[str]:
 
 def build_conv(config: Config, name: str, layer: int = 0) -> Module:
     """The convolution of that name, for one layer."""
-    entry, gt = CONVS[name], config.gt
+    entry, gt, alone = CONVS[name], config.gt, config.model.type == "custom_gnn"
+    takes_edges = entry.takes_edges and not (alone and name == "GAT")  # as in GraphGPS
     return entry.build(
         num_types=config.dataset.edge_encoder_num_types if entry.takes_types else 0,
         channels=gt.dim_hidden,
         heads=gt.n_heads,
         act=config.gnn.act,
         dropout=gt.dropout,
-        edge_dim=gt.dim_hidden if entry.takes_edges and config.dataset.edge_encoder else None,
+        edge_dim=gt.dim_hidden if takes_edges and config.dataset.edge_encoder else None,
         stable=entry.takes_pe and encoders.uses_stable_gate(config),
         last=layer == gt.layers - 1,
-        alone=config.model.type == "custom_gnn",
+        alone=alone,
     )
 
 
@@ -110,7 +112,8 @@ def sized(config: Config, *sizes: Any) -> Config:
     heads, budget = config.gt.n_heads, config.model.param_budget
     first = -(-MIN_WIDTH // heads) * heads
     candidates = (with_width(config, width) for width in range(first, MAX_WIDTH + heads, heads))
-    allowed = [candidate for candidate in candidates if not contradictions(candidate)]
+    with noting_reads(False):
+        allowed = [candidate for candidate in candidates if not contradictions(candidate)]
     with torch.random.fork_rng(devices=[]):  # the search must not change later random draws
         fitting = bisect_right(allowed, budget, key=count)
         if fitting == 0:
@@ -146,16 +149,16 @@ def build_model(
         bias_encoder=encoders.build_bias_encoder(config),
         dropout=config.topomask.encoder_dropout,
         graph_token=GraphToken(gt.dim_hidden, heads) if encoders.uses_graph_token(config) else None,
-        pool_token=config.model.graph_pooling == "graph_token",
+        pool_token=config.model.chooses("graph_pooling", "graph_token"),
         norm_out=build_norm(_norm(config), gt.dim_hidden) if config.topomask.pre_norm else None,
     )
 
 
 def _norm(config: Config) -> str | None:
     if config.gt.layer_norm:
-        by_node = config.topomask.layer_norm_mode == "node"
-        per_graph = "graph_norm" if config.model.type in ("MultiModel", "SingleModel") else "layer_norm"
-        return "node_layer_norm" if by_node else per_graph
+        if config.model.type in ("MultiModel", "SingleModel"):
+            return "graph_norm"
+        return "node_layer_norm" if config.topomask.layer_norm_mode == "node" else "layer_norm"
     return "batch_norm" if config.gt.batch_norm else None
 
 
@@ -163,14 +166,10 @@ def build_head(config: Config, out_channels: int, level: str) -> Module:
     """The head that ``gnn.head`` gives; the default is that of the level."""
     level = "edge" if level == "link_pred" else level
     name = level if config.gnn.head == "default" else config.gnn.head
-    pool = {"sum": "add", "graph_token": "mean"}.get(config.model.graph_pooling, config.model.graph_pooling)
-    head = encoders.construct(
-        HEADS[name],
-        config.gt.dim_hidden,
-        out_channels,
-        layers=config.gnn.layers_post_mp,
-        decoding=config.model.edge_decoding,
-        pool=pool,
-        **({} if name in _GRAPHGYM_HEADS else {"dropout": config.gnn.dropout, "act": config.gnn.act}),
-    )
+    keys = {"layers": "gnn.layers_post_mp", "decoding": "model.edge_decoding", "pool": "model.graph_pooling"}
+    keys |= {} if name in _GRAPHGYM_HEADS else {"dropout": "gnn.dropout", "act": "gnn.act"}
+    given = encoders.values_for(HEADS[name], config, keys)
+    if "pool" in given:
+        given["pool"] = {"sum": "add", "graph_token": "mean"}.get(given["pool"], given["pool"])
+    head = HEADS[name](config.gt.dim_hidden, out_channels, **given)
     return Scaled(head, out_channels) if config.dataset.normalize_targets else head

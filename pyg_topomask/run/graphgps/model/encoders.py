@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.nn import Module
@@ -54,7 +54,7 @@ def encodings_of(config: Config) -> list[str]:
 
 def uses_stable_gate(config: Config) -> bool:
     """Whether a convolution is gated by distances of Laplacian encodings; not all convolutions can be."""
-    enabled = config.posenc_EquivStableLapPE.enable and "EquivStableLapPE" in config.dataset.node_encoder_parts
+    enabled = "EquivStableLapPE" in config.dataset.node_encoder_parts and config.posenc_EquivStableLapPE.enable
     return enabled and any(CONVS[name].takes_pe for name in config.gt.parts if name in CONVS)
 
 
@@ -68,19 +68,26 @@ def uses_pair_bias(config: Config) -> bool:
 def uses_graph_token(config: Config) -> bool:
     """Whether each graph gets an additional node, as in Graphormer and vision transformers."""
     graphormer = "GraphormerBias" in encodings_of(config) and config.graphormer.use_graph_token
-    return graphormer or config.model.graph_pooling == "graph_token"
+    return graphormer or config.model.chooses("graph_pooling", "graph_token")
 
 
 def _num_path_types(config: Config) -> int | None:
     """Number of edge types along shortest paths; None if edges have no types."""
     data = config.dataset
-    return data.edge_encoder_num_types if data.edge_encoder and data.edge_encoder_name == "TypeDictEdge" else None
+    typed = data.peek("edge_encoder") and data.peek("edge_encoder_name") == "TypeDictEdge"
+    return data.edge_encoder_num_types if typed and data.edge_encoder and data.edge_encoder_name else None
 
 
 def construct(cls: Callable[..., Any], *positional: Any, **given: Any) -> Any:
     """An object of a class, built with those of the given keyword arguments that its constructor has."""
     known = inspect.signature(cls).parameters
     return cls(*positional, **{name: value for name, value in given.items() if name in known})
+
+
+def values_for(cls: Callable[..., Any], config: Config, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Values of those keys whose argument the constructor of a class has; the others are not read."""
+    known = inspect.signature(cls).parameters
+    return {argument: config.value(key) for argument, key in keys.items() if argument in known}
 
 
 def build_node_encoder(config: Config, in_channels: int) -> Module:
@@ -99,6 +106,8 @@ def build_node_encoder(config: Config, in_channels: int) -> Module:
         raise ValueError(
             f"'node_encoder' is false, but node features have {in_channels} columns and layers have {channels} channels"
         )
+    if gnn.layers_pre_mp == 0:
+        return MLPNodeEncoder(channels, in_channels, 0)
     return MLPNodeEncoder(channels, in_channels, gnn.layers_pre_mp, gnn.dropout, gnn.act, gnn.batchnorm, base=encoder)
 
 
@@ -118,17 +127,22 @@ def _composed(config: Config, in_channels: int) -> Encoder:
 
 def _base(config: Config, channels: int, in_channels: int) -> Module:
     """The encoder of node features; a linear map if only encodings are given, as in GraphGPS."""
-    name, num_types = next(iter(base_encoders(config)), "LinearNode"), config.dataset.node_encoder_num_types
+    name = next(iter(base_encoders(config)), "LinearNode")
     cls = LinearNodeEncoder if name in PLAIN_ENCODERS else NODE_ENCODERS[name]
-    dropout = config.topomask.input_dropout
-    return construct(cls, channels, in_channels=in_channels, num_types=num_types, dropout=dropout)
+    keys = {"num_types": "dataset.node_encoder_num_types", "dropout": "topomask.input_dropout"}
+    return construct(cls, channels, in_channels=in_channels, **values_for(cls, config, keys))
 
 
 def _positional(config: Config, name: str) -> Encoder:
     """An encoding that is concatenated to the node features."""
     section: Any = getattr(config, f"posenc_{name}")
-    given = {"heads" if key == "n_heads" else key: value for key, value in section}
-    if section.raw_norm_type is not None:
+    cls, model = POSITIONAL_ENCODERS[name], section.model
+    known = {*inspect.signature(cls).parameters, *(["n_heads"] if model == "Transformer" else [])}
+    unread = {"raw_norm_type", "eigen", "kernel", *(["layers"] if model.lower() == "linear" else [])}
+    given = {key: getattr(section, key) for key in type(section).model_fields if key in known - unread}
+    if "n_heads" in given:
+        given["heads"] = given.pop("n_heads")
+    if section.peek("raw_norm_type") is not None:
         given["raw_norm"] = _raw_norm(section)
     if name in EIGEN_NAMES:
         given |= {"max_freqs": section.eigen.max_freqs, "name": EIGEN_NAMES[name]}
@@ -144,10 +158,14 @@ def _raw_norm(section: Any) -> str | None:
 def build_edge_encoder(config: Config, edge_channels: int | None) -> Module | None:
     """The encoder of edges, or None."""
     data = config.dataset
-    if not data.edge_encoder:
+    if not data.peek("edge_encoder"):
         return None
-    cls, num_types = EDGE_ENCODERS[data.edge_encoder_name], data.edge_encoder_num_types
-    encoder = construct(cls, config.gt.dim_hidden, in_channels=edge_channels or 1, num_types=num_types)
+    if not config.was_read("dataset.edge_encoder"):  # no part of the layers, which are built before, has edge features
+        config = config.model_copy(update={"dataset": data.model_copy(deep=True)})
+        data = config.dataset
+    cls = EDGE_ENCODERS[data.edge_encoder_name]
+    given = values_for(cls, config, {"num_types": "dataset.edge_encoder_num_types"})
+    encoder = construct(cls, config.gt.dim_hidden, in_channels=edge_channels or 1, **given)
     return NormalizedEncoder(encoder) if data.edge_encoder_bn else encoder
 
 
@@ -186,5 +204,5 @@ def _transform(config: Config, name: str) -> BaseTransform:
         return _WITH_KERNEL[name](section.kernel.numbers)
     if name == "ElstaticSE":
         return AddElectrostaticEncoding()
-    paths = _num_path_types(config) is not None and uses_pair_bias(config)
+    paths = uses_pair_bias(config) and _num_path_types(config) is not None
     return AddShortestPathBias(section.num_spatial_types, paths=paths, pairs=uses_pair_bias(config))

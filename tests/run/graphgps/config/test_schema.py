@@ -125,7 +125,7 @@ def test_the_lists_of_keys(capsys):
     assert "  dataset.format: text; required\n" in text
     assert "  run_multiple_splits: [integer ≥ 0, ...]; default []\n" in text
     assert "Factor on the learning rate. Read if optim.scheduler is step or plateau.\n" in text
-    assert "in a block. Read if gt.layer_type contains BigBird.\n" in text
+    assert "Number of nodes in a block.\n" in text
     assert "Number of edge types. Read if a convolution, an attention or the bias of pairs reads encoded" in text
     assert all(f" {key}" in text for key in all_keys())
     assert main(["schema"]) == 0
