@@ -30,8 +30,8 @@ def collate(graphs: Sequence[Data], plan: Any = None) -> Batch:
         graphs: The graphs, with the attributes of the first one. Those of subclasses of ``Data``, which may have rules
             of their own, are left to PyG.
         plan: A model, or another module with a method ``plan(batch)``, whose plan becomes ``batch.plan``. It may be on
-            another device, and train meanwhile: a plan is made without its parameters. Buffers on a GPU are read, which
-            a worker can only if it is spawned (``multiprocessing_context="spawn"``). No plan if :obj:`None`.
+            another device, and train meanwhile: a plan is made without its parameters. If attentions have buffers,
+            give a copy that stays on the CPU: a forked worker cannot read a GPU. No plan if :obj:`None`.
 
     Raises:
         KeyError: If a graph lacks an attribute of the first one.

@@ -111,6 +111,7 @@ class GPSNetwork(Explained, Resettable):
 
         def __call__(self, graph: Data | Batch, plan: Plan | None = None) -> Tensor: ...  # type: ignore[override]
 
+    @torch.inference_mode(False)
     def plan(self, graph: Data) -> Plan:
         """What the attentions have to know of a batch, for ``network(graph, plan=plan)``; see :class:`Plan`.
 

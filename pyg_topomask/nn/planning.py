@@ -56,15 +56,15 @@ def as_learned(module: Module, device: torch.device) -> Iterator[None]:
     """
     tables: list[Any] = [x for part in module.modules() for x in (part._parameters, part._buffers)]
     before = [(table, dict(table)) for table in tables]
-    for table, own in before:
-        for name, x in own.items():
-            is_learned = isinstance(x, Parameter)
-            if x is not None and (x.device != device or (is_learned and not x.requires_grad)):
-                moved = x.detach() if x.device == device else torch.zeros(x.shape, dtype=x.dtype, device=device)
-                table[name] = Parameter(moved) if is_learned else x.to(device)
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
+    with torch.inference_mode(False), torch.enable_grad():
         for table, own in before:
-            table.update(own)
+            for name, x in own.items():
+                is_learned = isinstance(x, Parameter)
+                if x is not None and (x.device != device or (is_learned and not x.requires_grad)):
+                    moved = x.detach() if x.device == device else torch.zeros(x.shape, dtype=x.dtype, device=device)
+                    table[name] = Parameter(moved) if is_learned else x.to(device)
+        try:
+            yield
+        finally:
+            for table, own in before:
+                table.update(own)

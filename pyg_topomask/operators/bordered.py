@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pyg_topomask import plan as plans
 from pyg_topomask.limits import limits
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Rows, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.segment import check_batch, size_groups
+from pyg_topomask.ops.segment import check_batch, segments
 from pyg_topomask.ops.sparse import Combination, Pattern
 
 
@@ -36,9 +37,9 @@ class BorderedOperator(MaskOperator):
 
     def __init__(self, operator: MaskOperator, batch: Tensor, num_graphs: int | None = None) -> None:
         check_batch(batch, operator.num_nodes)
-        present = len(size_groups(batch).num_nodes)
+        present = segments(batch).num_graphs
         num_graphs = present if num_graphs is None else num_graphs
-        if num_graphs < present:
+        if not plans.reading() and num_graphs < present:
             raise ValueError(f"'num_graphs' must be at least {present}, the graphs of 'batch' (got {num_graphs})")
         self.operator, self.batch, self.num_graphs = operator, batch, num_graphs
         self.num_nodes, self.heads = operator.num_nodes + num_graphs, operator.heads

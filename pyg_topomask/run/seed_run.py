@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask import __version__
+from pyg_topomask.loader import collate
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import Sizes, Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.source import Source
@@ -174,6 +176,8 @@ class SeedRun:
         job.update(start)
         recorder = Recorder(folder, training, on_epoch)
         train, val, test = loaders(serving, splits, self.seed, pin_memory=uses_cuda(training))
+        if module.plans and train.collate_fn is collate:  # the copy stays on the CPU, where workers can read it
+            train.collate_fn = partial(collate, plan=copy.deepcopy(module.model))
         if hasattr(train.sampler, "set_epoch"):
             train.sampler.set_epoch(start)
         callbacks = [

@@ -298,7 +298,9 @@ def test_networks(name):
     torch._dynamo.reset()
     called = torch.compile(network, backend="eager", fullgraph=True, dynamic=True)
     for batch in batches_for(network, edge_dim=3):
-        plan, inputs = network.plan(batch), list(network.parameters())
+        with torch.inference_mode():
+            plan = network.plan(batch)
+        inputs = list(network.parameters())
         wanted = results(network, network(batch), inputs)
         for one in (network, called):
             found = results(network, one(batch, plan=plan), inputs)

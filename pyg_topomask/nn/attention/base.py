@@ -223,8 +223,8 @@ class Attention(Described):
             graph = with_attributes(graph, batch=batch, num_nodes=batch.numel())
         plan = Plan(of_graph(graph, batch, self.requires, self.moving))
         dtype = next(self.parameters(), torch.empty(0)).dtype
-        x = torch.zeros(batch.numel(), self.channels, dtype=dtype, device=batch.device)
         with plans.made(plan, like), as_learned(self, batch.device):
+            x = torch.zeros(batch.numel(), self.channels, dtype=dtype, device=batch.device)
             self.forward(x, batch, graph)
         return plan
 

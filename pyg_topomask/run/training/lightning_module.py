@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -57,7 +58,9 @@ class GraphModule(pl.LightningModule):
         super().__init__()
         self.data_format, self.source, self.call = data_format, source, call
         self.model, self.settings, self.task = model, training, task
-        self._called: Any = [torch.compile(model, dynamic=True) if training.compile else model]  # no second submodule
+        self.plans = training.compile and hasattr(model, "plan")
+        called = torch.compile(model, dynamic=True, fullgraph=self.plans) if training.compile else model
+        self._called: Any = [called]  # no second submodule
         built = {part: build_metrics(task, training.metric) for part in PARTS}
         built["train"].pop("links", None)  # too expensive in training, because ranks need the scores of all pairs
         self.metrics = ModuleDict({f"{part}_metrics": ModuleDict(metrics) for part, metrics in built.items()})
@@ -67,8 +70,12 @@ class GraphModule(pl.LightningModule):
         checkpoint[OURS] = {"format": FORMAT, "version": __version__, "data": self.data_format}
 
     def forward(self, data: Data) -> Tensor:
-        """Predictions for a batch."""
-        return self.call(self._called[0], data)
+        """Predictions for a batch; compiled ones read its plan, which a loader may have made."""
+        if not self.plans:
+            return self.call(self._called[0], data)
+        model: Any = self.model
+        planned: Any = partial(self._called[0], plan=data["plan"] if "plan" in data else model.plan(data))
+        return self.call(planned, data)
 
     def _predict(self, data: Data) -> Tensor:
         try:
@@ -82,6 +89,11 @@ class GraphModule(pl.LightningModule):
             if self.trainer.global_step > 0:
                 raise self._diverged(f"a layer's output is no longer finite ({str(error).partition(';')[0]})") from None
             raise RunError(f"dataset.{self.source.name}: before any training, {error}") from None
+        except RuntimeError as error:
+            if not type(error).__module__.startswith("torch._dynamo"):
+                raise
+            reason = str(error).strip().partition("\n")[0]
+            raise RunError(f"compile: torch cannot compile the model ({reason}); set it to false") from error
         return self.task.shaped(prediction)
 
     def _diverged(self, what: str) -> RunError:

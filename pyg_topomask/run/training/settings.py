@@ -40,7 +40,8 @@ class Training:
         auxiliary: Weight of the auxiliary loss of attentions that have one.
         accelerator: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         precision: ``"32-true"``, ``"64-true"``, ``"bf16-mixed"`` or ``"16-mixed"``.
-        compile: Whether torch.compile compiles the model.
+        compile: Whether torch.compile compiles the model. One with a method ``plan(batch)`` becomes one graph, and the
+            loader makes plans; others are compiled in parts.
         inference: Whether the model is only evaluated, on all three sets.
         submission: Whether an evaluation also writes predictions in OGB's format for PCQM4Mv2.
     """

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask import plan as plans
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.problem import Problem
@@ -51,7 +52,8 @@ def attend(problem: Problem) -> Tensor:
     if contracted is not None:
         return problem.finish(slice_sums(problem.q, problem.k, values, contracted), problem.row_norm())
     most = max(_SLICE_COLUMNS, limits.slice_numbers // max(num_nodes, 1))
-    step = max(1, most // (heads * (channels + 1)))
+    # The number of slices is fixed in compiled code, which serves any number of nodes.
+    step = max(1, num_features if plans.reading() else most // (heads * (channels + 1)))
     sums: Tensor | float = 0.0
     for a in range(0, num_features, step):
         q, k = (x[..., a : a + step] for x in (problem.q, problem.k))
