@@ -29,7 +29,7 @@ DEFAULT_NAMES = {"PyG-ShapeNet": "all", "PyG-S3DIS": "Area_6"}
 class DatasetConfig(Section):
     """``dataset``: the data, their features and their split."""
 
-    no_effect_because: ClassVar = {
+    no_effect_because: ClassVar[dict[str, str]] = {
         NO_LOADERS: "shuffle_split edge_message_ratio edge_negative_sampling_ratio cache_save cache_load tu_simple "
         "label_table label_column encoder encoder_name encoder_bn encoder_dim edge_dim",
         FROM_DATA: "transductive",
@@ -174,7 +174,9 @@ _RANDOM = spelled(**{"Random-d2": "Random-d-2"})
 class PrepConfig(Section):
     """``prep``: Exphormer's expander edges and other preparation of the graph."""
 
-    no_effect_because: ClassVar = {"Exphormer's own splits and distances are not used": "train_percent dist_cutoff"}
+    no_effect_because: ClassVar[dict[str, str]] = {
+        "Exphormer's own splits and distances are not used": "train_percent dist_cutoff"
+    }
     only = "add_reverse_edges: true, dist_enable: false, exp_count: 1, layer_edge_indices_dir: null"
 
     exp: bool = True
@@ -199,7 +201,7 @@ class PrepConfig(Section):
 class ShareConfig(Section):
     """``share``: memory (k-MIP)."""
 
-    no_effect_because: ClassVar = {FROM_DATA: "dim_in dim_out num_splits"}
+    no_effect_because: ClassVar[dict[str, str]] = {FROM_DATA: "dim_in dim_out num_splits"}
 
     gradient_checkpointing: bool = False
     """Store only the inputs of layers for the backward pass and recompute the rest."""

@@ -54,7 +54,7 @@ class KernelConfig(Section):
 class EnabledConfig(Section):
     """What all encodings have."""
 
-    no_effect_because: ClassVar = {"encodings are passed on only in the node features": "pass_as_var"}
+    no_effect_because: ClassVar[dict[str, str]] = {"encodings are passed on only in the node features": "pass_as_var"}
 
     enable: bool = False
     """Whether the encoding is computed."""
@@ -87,7 +87,7 @@ class LapPEConfig(EncodingConfig):
 class SignNetConfig(EncodingConfig):
     """``posenc_SignNet``: Laplacian eigenvectors through a network that is invariant to their signs."""
 
-    no_effect_because: ClassVar = {_NO_SUCH: "n_heads raw_norm_type"}
+    no_effect_because: ClassVar[dict[str, str]] = {_NO_SUCH: "n_heads raw_norm_type"}
 
     post_layers: int = Field(default=0, ge=0, le=MAX_DEPTH)
     """Number of layers after pooling over the eigenvectors."""
@@ -111,7 +111,7 @@ class EquivStableLapPEConfig(EnabledConfig):
 class KernelEncodingConfig(EncodingConfig):
     """``posenc_RWSE`` and ``posenc_HKdiagSE``: return probabilities of walks, or the heat kernel's diagonal."""
 
-    no_effect_because: ClassVar = {_NO_SUCH: "n_heads post_layers"}
+    no_effect_because: ClassVar[dict[str, str]] = {_NO_SUCH: "n_heads post_layers"}
 
     raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = "none"
     """Normalisation of the network's input."""
@@ -144,7 +144,7 @@ class GraphormerBiasConfig(EnabledConfig):
 class ElectrostaticConfig(EncodingConfig):
     """``posenc_ElstaticSE``: electrostatic potentials."""
 
-    no_effect_because: ClassVar = {
+    no_effect_because: ClassVar[dict[str, str]] = {
         "the measures of the potential are fixed": "kernel",
         _NO_SUCH: "n_heads post_layers",
     }
@@ -156,7 +156,7 @@ class ElectrostaticConfig(EncodingConfig):
 class ResistanceConfig(Section):
     """``posenc_ERN`` and ``posenc_ERE``: effective resistances, which are not provided."""
 
-    no_effect_because: ClassVar = {
+    no_effect_because: ClassVar[dict[str, str]] = {
         _NO_ER: "accuracy er_dim model dim_pe layers n_heads post_layers raw_norm_type pass_as_var"
     }
     only = "enable: false"
@@ -165,7 +165,7 @@ class ResistanceConfig(Section):
 class GraphormerConfig(Section):
     """``graphormer``: the graph token of GraphGPS's Graphormer."""
 
-    no_effect_because: ClassVar = {
+    no_effect_because: ClassVar[dict[str, str]] = {
         _NO_OWN: "num_layers embed_dim num_heads dropout attention_dropout mlp_dropout input_dropout"
     }
 

@@ -38,7 +38,7 @@ _NO_NETWORK = "GraphGym's own network is not used"
 class ModelConfig(Section):
     """``model``: the architecture and the loss."""
 
-    no_effect_because: ClassVar = {_NO_NETWORK: "match_upper thresh"}
+    no_effect_because: ClassVar[dict[str, str]] = {_NO_NETWORK: "match_upper thresh"}
     only = "size_average: mean"
 
     type: Literal["GPSModel", "MultiModel", "SingleModel", "SANTransformer", "custom_gnn"] = "GPSModel"
@@ -62,7 +62,7 @@ class ModelConfig(Section):
 class SparseConfig(Section):
     """``gt.sparse``: the k-MIP attention, in its authors' spelling."""
 
-    no_effect_because: ClassVar = {_NO_SETTING: "random_fraction"}
+    no_effect_because: ClassVar[dict[str, str]] = {_NO_SETTING: "random_fraction"}
     only = "random_attention: false"
 
     k: Width = 10
@@ -78,7 +78,7 @@ class SparseConfig(Section):
 class BigBirdConfig(Section):
     """``gt.bigbird``: block-sparse attention."""
 
-    no_effect_because: ClassVar = {
+    no_effect_because: ClassVar[dict[str, str]] = {
         _NO_SETTING: "use_bias hidden_act chunk_size_feed_forward max_position_embeddings layer_norm_eps"
     }
     only = "attention_type: block_sparse, is_decoder: false, add_cross_attention: false"
@@ -92,7 +92,7 @@ class BigBirdConfig(Section):
 class GTConfig(Section):
     """``gt``: the GraphGPS layers."""
 
-    no_effect_because: ClassVar = {_NO_SETTING: "secondary_edges activation", FROM_DATA: "pna_degrees"}
+    no_effect_because: ClassVar[dict[str, str]] = {_NO_SETTING: "secondary_edges activation", FROM_DATA: "pna_degrees"}
     only = "residual: true"
 
     layer_type: str = "GCN+GRF"
@@ -163,7 +163,7 @@ class GTConfig(Section):
 class GNNConfig(Section):
     """``gnn``: the layers before and after the GraphGPS layers, and the activation of the whole model."""
 
-    no_effect_because: ClassVar = {
+    no_effect_because: ClassVar[dict[str, str]] = {
         _NO_NETWORK: "stage_type skip_every agg normalize_adj msg_direction self_msg att_heads att_final_linear "
         "att_final_linear_bn l2norm keep_edge clear_feature dim_edge"
     }

@@ -55,7 +55,7 @@ _MODEL = ("gt", "gnn")
 class Config(Section):
     """The whole config."""
 
-    no_effect_because: ClassVar = {
+    no_effect_because: ClassVar[dict[str, str]] = {
         NO_LOADERS: "round print tensorboard_agg cfg_dest gpu_mem benchmark",
         "torch chooses the number of threads": "num_threads",
     }

@@ -16,7 +16,7 @@ Sampler = Literal["full_batch", "random_partition", "cluster", "neighbor", "walk
 class TrainConfig(Section):
     """``train``: batches, evaluation and checkpoints."""
 
-    no_effect_because: ClassVar = {
+    no_effect_because: ClassVar[dict[str, str]] = {
         NO_LOADERS: "skip_train_eval eval_smoothing_metrics node_per_graph radius iter_per_epoch walk_length",
         "checkpoints are always written, and an interrupted run always resumes": "enable_ckpt ckpt_best ckpt_clean "
         "auto_resume",
@@ -71,7 +71,7 @@ class TrainConfig(Section):
 class ValConfig(Section):
     """``val``: what evaluations see."""
 
-    no_effect_because: ClassVar = {NO_LOADERS: "node_per_graph radius iter_per_epoch walk_length"}
+    no_effect_because: ClassVar[dict[str, str]] = {NO_LOADERS: "node_per_graph radius iter_per_epoch walk_length"}
     only = "sample_node: false"
 
     sampler: Sampler = "full_batch"
