@@ -24,7 +24,8 @@ _METRIC_OF = {"regression": "mae", "classification_multilabel": "ap"}
 _BENCHMARKS = {
     "auc": "ogbg-molhiv ogbg-molbace ogbg-molbbbp ogbg-molclintox ogbg-molsider ogbg-moltox21 ogbg-moltoxcast "
     "ogbg-molchembl ogbn-proteins minesweeper tolokers questions",
-    "ap": "ogbg-molpcba ogbg-molmuv peptides-func peptides-functional",
+    "ap": "ogbg-molpcba ogbg-molmuv peptides-func peptides-functional tolokers-2 city-reviews artnet-exp web-fraud",
+    "r2": "hm-prices avazu-ctr city-roads-m city-roads-l twitch-views artnet-views web-traffic",
     "f1": "ogbg-code2 pascalvoc-sp coco-sp pyg-vocsuperpixels pyg-cocosuperpixels",
     "mae": "pyg-zinc pyg-aqsol peptides-struct peptides-structural pcqm4mv2-subset pcqm4mv2-full pcqm4mv2-inference",
     "rmse": "ogbg-molesol ogbg-molfreesolv ogbg-mollipo",
@@ -41,7 +42,8 @@ _METRIC_OF_BENCHMARK = {name: metric for metric, names in _BENCHMARKS.items() fo
 
 References: Hu et al., arXiv:2005.00687, and the files ``master.csv`` of the package ``ogb`` (OGB); Dwivedi et al.,
 arXiv:2206.08164 (LRGB), and arXiv:2003.00982 (ZINC, AQSOL, PATTERN, CLUSTER); Platonov et al.,
-arXiv:2302.11640 (Minesweeper, Tolokers, Questions); Qi et al., arXiv:1612.00593 (S3DIS, ShapeNet).
+arXiv:2302.11640 (Minesweeper, Tolokers, Questions); Bazhenov et al., arXiv:2409.14500
+(GraphLand); Qi et al., arXiv:1612.00593 (S3DIS, ShapeNet).
 """
 
 FREE_KEYS = ("out_dir", "name_tag", "seed", "num_workers", "accelerator", "devices", "wandb", "tensorboard_each_run")
