@@ -89,7 +89,7 @@ class ConfigExperiment(Experiment):
         if self.tensorboard:
             made.append(partial(TensorBoardLogger, str(folder), name="", version="tensorboard"))
         if self.wandb is not None:
-            given = {"project": self.wandb["project"], "entity": self.wandb["entity"] or None}
+            given: dict[str, Any] = {"project": self.wandb["project"], "entity": self.wandb["entity"] or None}
             values = self.config.model_dump(mode="json")
             made.append(partial(WandbLogger, self.wandb["name"] or title, str(folder), config=values, **given))
         loggers = []

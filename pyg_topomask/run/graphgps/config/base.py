@@ -70,7 +70,7 @@ class AlsoCalled:
 class _Reads(set[str]):
     """Names of keys that were read, in which equal sections may differ."""
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Reads)
