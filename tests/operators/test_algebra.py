@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pyg_topomask.nn.mask.structure import batch_of
+from pyg_topomask.nn.graph_attributes import batch_of
 from pyg_topomask.operators import (
     BlockDiagonalOperator,
     CausalOperator,

@@ -7,7 +7,7 @@ from torch_geometric.utils import subgraph
 
 from pyg_topomask.limits import limits
 from pyg_topomask.nn import GRFMask
-from pyg_topomask.nn.mask.structure import batch_of
+from pyg_topomask.nn.graph_attributes import batch_of
 from pyg_topomask.operators import (
     BorderedOperator,
     DenseOperator,
