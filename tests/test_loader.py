@@ -132,12 +132,15 @@ def test_parts_have_all_that_attention_reads():
     assert set(graph.to_dict()) == set(grid().to_dict())  # the graph itself stays as it was
 
 
-@pytest.mark.parametrize(("num_parts", "rank", "error", "message"), [
-    (0, 0, ValueError, "'num_parts'.*0"),
-    (37, 0, ValueError, r"'num_parts' must not exceed the number of nodes \(got 37 and 36\)"),
-    (2.5, 0, TypeError, "'num_parts'"),
-    (3, 5, ValueError, "Invalid rank 5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("num_parts", "rank", "error", "message"),
+    [
+        (0, 0, ValueError, "'num_parts'.*0"),
+        (37, 0, ValueError, r"'num_parts' must not exceed the number of nodes \(got 37 and 36\)"),
+        (2.5, 0, TypeError, "'num_parts'"),
+        (3, 5, ValueError, "Invalid rank 5"),
+    ],
+)
 def test_bad_numbers_of_parts_and_processes(num_parts, rank, error, message):
     with pytest.raises(error, match=message):
         RandomPartitionLoader(grid(), num_parts, rank=rank)

@@ -61,16 +61,19 @@ def test_given_axes_are_used():
 CURVE = {"a": {"epoch": [0], "loss": [1.0], "b": [1.0]}}
 
 
-@pytest.mark.parametrize(("draw", "arguments", "error", "text"), [
-    ("mask", {"mask": torch.ones(3, 2)}, ValueError, r"\[N, N\].*got \(3, 2\)"),
-    ("mask", {"mask": torch.ones(0, 0)}, ValueError, "N > 0"),
-    ("mask", {"mask": torch.ones(2, 3, 3), "head": 2}, IndexError, "'head' is 2, but the mask has 2 heads"),
-    ("mask", {"mask": torch.ones(3, 3)}, IndexError, "index 3 is out of bounds"),
-    ("mask", {"mask": torch.ones(4, 4), "node": 4}, IndexError, "'node' is 4"),
-    ("mask", {"mask": torch.ones(2001, 2001)}, ValueError, "the limit is 2000"),
-    ("curves", {"metrics": CURVE, "keys": ["val_loss"]}, KeyError, "'a' has no column 'val_loss'.*epoch, loss"),
-    ("curves", {"metrics": CURVE, "keys": ["b", "loss"], "labels": ["b"]}, ValueError, "shorter than"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("draw", "arguments", "error", "text"),
+    [
+        ("mask", {"mask": torch.ones(3, 2)}, ValueError, r"\[N, N\].*got \(3, 2\)"),
+        ("mask", {"mask": torch.ones(0, 0)}, ValueError, "N > 0"),
+        ("mask", {"mask": torch.ones(2, 3, 3), "head": 2}, IndexError, "'head' is 2, but the mask has 2 heads"),
+        ("mask", {"mask": torch.ones(3, 3)}, IndexError, "index 3 is out of bounds"),
+        ("mask", {"mask": torch.ones(4, 4), "node": 4}, IndexError, "'node' is 4"),
+        ("mask", {"mask": torch.ones(2001, 2001)}, ValueError, "the limit is 2000"),
+        ("curves", {"metrics": CURVE, "keys": ["val_loss"]}, KeyError, "'a' has no column 'val_loss'.*epoch, loss"),
+        ("curves", {"metrics": CURVE, "keys": ["b", "loss"], "labels": ["b"]}, ValueError, "shorter than"),
+    ],
+)
 def test_what_cannot_be_drawn(draw, arguments, error, text):
     given = {"mask": {"edge_index": EDGES}}
     with pytest.raises(error, match=text):

@@ -8,6 +8,14 @@ from pyg_topomask.datasets.particles import FORCES, AddParticleGraph, ParticleDa
 from pyg_topomask.datasets.registry import register_dataset
 
 __all__ = [
-    "FORCES", "LONG_RANGE", "MOTIFS", "AddParticleGraph", "DigitsDataset", "InducedCycleDataset", "LongRangeDataset",
-    "MotifDataset", "ParticleDataset", "register_dataset",
-]  # fmt: skip
+    "FORCES",
+    "LONG_RANGE",
+    "MOTIFS",
+    "AddParticleGraph",
+    "DigitsDataset",
+    "InducedCycleDataset",
+    "LongRangeDataset",
+    "MotifDataset",
+    "ParticleDataset",
+    "register_dataset",
+]

@@ -21,9 +21,27 @@ from pyg_topomask.nn.registry import register_attention, register_mask
 from pyg_topomask.plan import Plan
 
 __all__ = [
-    "EDGE_ENCODERS", "HEADS", "NODE_ENCODERS", "POSITIONAL_ENCODERS", "Card", "ComposedNodeEncoder", "GPSConv",
-    "GPSLayer", "GPSModel", "GPSNetwork", "GPSStack", "GatedGCN", "Plan", "StableGINEConv", "auxiliary_loss",
-    "export_model", "graph_inputs", "parameter_groups", "redraw_walks", "register_attention", "register_mask",
-]  # fmt: skip
+    "EDGE_ENCODERS",
+    "HEADS",
+    "NODE_ENCODERS",
+    "POSITIONAL_ENCODERS",
+    "Card",
+    "ComposedNodeEncoder",
+    "GPSConv",
+    "GPSLayer",
+    "GPSModel",
+    "GPSNetwork",
+    "GPSStack",
+    "GatedGCN",
+    "Plan",
+    "StableGINEConv",
+    "auxiliary_loss",
+    "export_model",
+    "graph_inputs",
+    "parameter_groups",
+    "redraw_walks",
+    "register_attention",
+    "register_mask",
+]
 __all__ += attention.__all__
 __all__ += mask.__all__

@@ -136,9 +136,12 @@ def _graph_max(x: Tensor, batch: Tensor | None) -> Tensor:  # [N, H, R] -> [N or
 
 
 FEATURE_MAP: dict[str, Callable[..., FeatureMap]] = {
-    "relu": partial(EntrywiseFeatures, torch.relu), "elu1": partial(EntrywiseFeatures, _elu1),
-    "square": partial(EntrywiseFeatures, torch.square), "exp": ExpFeatures, "softmax_rf": SoftmaxFeatures,
-}  # fmt: skip
+    "relu": partial(EntrywiseFeatures, torch.relu),
+    "elu1": partial(EntrywiseFeatures, _elu1),
+    "square": partial(EntrywiseFeatures, torch.square),
+    "exp": ExpFeatures,
+    "softmax_rf": SoftmaxFeatures,
+}
 """Feature maps by the name of their kernel. With ``"relu"``, a query without a positive entry attends to nothing and
 gets the output zero. ``"elu1"`` is ``elu(x) + 1``, which is always positive (Katharopoulos et al., *Transformers are
 RNNs*, ICML 2020, Eq. 7)."""

@@ -19,8 +19,11 @@ from torch_geometric.resolver import normalize_string
 from pyg_topomask import plan as plans
 
 NORMS: dict[str, type[Module]] = {
-    "batch_norm": BatchNorm1d, "layer_norm": LayerNorm, "node_layer_norm": NodeLayerNorm, "graph_norm": GraphNorm,
-}  # fmt: skip
+    "batch_norm": BatchNorm1d,
+    "layer_norm": LayerNorm,
+    "node_layer_norm": NodeLayerNorm,
+    "graph_norm": GraphNorm,
+}
 
 _PYG = {name: getattr(torch_geometric.nn.norm, name) for name in torch_geometric.nn.norm.__all__}
 _BY_NAME: dict[str, Any] = {normalize_string(name): cls for name, cls in {**_PYG, **NORMS}.items()}

@@ -15,7 +15,18 @@ from pyg_topomask.ops.walks.bounds import error_bound, error_scale, row_nonzeros
 from pyg_topomask.ops.walks.sample import Walks, sample_walks
 
 __all__ = [
-    "Walks", "all_pairs", "deconvolve", "error_bound", "error_scale", "explain", "masked_additive_attention",
-    "masked_linear_attention", "masked_softmax_attention", "reach", "row_nonzeros", "sample_walks", "topk_attention",
+    "Walks",
+    "all_pairs",
+    "deconvolve",
+    "error_bound",
+    "error_scale",
+    "explain",
+    "masked_additive_attention",
+    "masked_linear_attention",
+    "masked_softmax_attention",
+    "reach",
+    "row_nonzeros",
+    "sample_walks",
+    "topk_attention",
     "topk_inner_product",
-]  # fmt: skip
+]

@@ -20,9 +20,19 @@ if TYPE_CHECKING:
     from pyg_topomask.run.training.settings import Training
 
 __all__ = [
-    "Config", "Display", "Experiment", "RunError", "Scaled", "Serving", "Source", "Split", "Task", "Training",
-    "check_config", "run_config",
-]  # fmt: skip
+    "Config",
+    "Display",
+    "Experiment",
+    "RunError",
+    "Scaled",
+    "Serving",
+    "Source",
+    "Split",
+    "Task",
+    "Training",
+    "check_config",
+    "run_config",
+]
 
 _HOME = {
     "Config": "graphgps.config",

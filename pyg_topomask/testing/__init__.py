@@ -12,9 +12,16 @@ if TYPE_CHECKING:
     from pyg_topomask.testing.operator_case import OperatorCase
 
 __all__ = [
-    "GRAPHS", "AttentionCase", "OperatorCase", "block_permutation", "dense_adjacency", "empty_graph", "examples",
-    "permute", "prepared",
-]  # fmt: skip
+    "GRAPHS",
+    "AttentionCase",
+    "OperatorCase",
+    "block_permutation",
+    "dense_adjacency",
+    "empty_graph",
+    "examples",
+    "permute",
+    "prepared",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,19 @@ from pyg_topomask.transforms.shortest_path_bias import AddShortestPathBias
 from pyg_topomask.transforms.tree_order import AddTreeOrder
 
 __all__ = [
-    "AddElectrostaticEncoding", "AddExpanderEdges", "AddGridShape", "AddHeatDiagonalEncoding", "AddHops",
-    "AddLaplacianEncoding", "AddPositions", "AddRandomWalkEncoding", "AddRandomWalks", "AddRelativeWalkEncoding",
-    "AddShortestPathBias", "AddTreeOrder", "RelabelNodes", "precompute", "that_add",
-]  # fmt: skip
+    "AddElectrostaticEncoding",
+    "AddExpanderEdges",
+    "AddGridShape",
+    "AddHeatDiagonalEncoding",
+    "AddHops",
+    "AddLaplacianEncoding",
+    "AddPositions",
+    "AddRandomWalkEncoding",
+    "AddRandomWalks",
+    "AddRelativeWalkEncoding",
+    "AddShortestPathBias",
+    "AddTreeOrder",
+    "RelabelNodes",
+    "precompute",
+    "that_add",
+]

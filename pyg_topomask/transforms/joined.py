@@ -64,10 +64,12 @@ def join_edges(graphs: Sequence[Data]) -> JoinedEdges:
     joined = [edge.to(device) + first for (edge, _), first in zip(edges, ptr)]
     weights = None
     if any(weight is not None for _, weight in edges):
-        weights = torch.cat([
-            torch.ones(edge.size(1), dtype=torch.float64, device=device) if weight is None else weight.to(device)
-            for edge, weight in edges
-        ])  # fmt: skip
+        weights = torch.cat(
+            [
+                torch.ones(edge.size(1), dtype=torch.float64, device=device) if weight is None else weight.to(device)
+                for edge, weight in edges
+            ]
+        )
     return JoinedEdges(torch.cat(joined, 1), weights, torch.tensor(ptr, device=device))
 
 

@@ -259,14 +259,17 @@ def test_a_flipped_bit_is_found_and_asks_for_no_memory(make, tmp_path):
     DiskGraph(graph.folder).verify()
 
 
-@pytest.mark.parametrize(("block", "arrays", "message"), [
-    ([[0], [60]], {}, "names node 60; nodes are 0 to 59"),
-    ([[0, 1], [1, 2], [2, 3]], {}, r"must be integers \[2, n\] \(got torch.int64 \[3, 2\]\)"),
-    ([[0.0], [1.0]], {}, "got torch.float32"),
-    ([[0], [1]], {"x": torch.zeros(59)}, "'x' must have 60 rows"),
-    ([[0], [1]], {"index": torch.zeros(60)}, "can't be called 'index'"),
-    ([[0], [1]], {"../x": torch.zeros(60)}, "can't be called '../x'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("block", "arrays", "message"),
+    [
+        ([[0], [60]], {}, "names node 60; nodes are 0 to 59"),
+        ([[0, 1], [1, 2], [2, 3]], {}, r"must be integers \[2, n\] \(got torch.int64 \[3, 2\]\)"),
+        ([[0.0], [1.0]], {}, "got torch.float32"),
+        ([[0], [1]], {"x": torch.zeros(59)}, "'x' must have 60 rows"),
+        ([[0], [1]], {"index": torch.zeros(60)}, "can't be called 'index'"),
+        ([[0], [1]], {"../x": torch.zeros(60)}, "can't be called '../x'"),
+    ],
+)
 def test_nothing_is_left_of_a_graph_that_cannot_be_written(block, arrays, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         save_edges(tmp_path / "g", [torch.tensor(block)], 60, arrays)

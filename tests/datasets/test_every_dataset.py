@@ -58,22 +58,25 @@ def test_a_graph_depends_on_seed_and_number_alone(tmp_path, name):
     assert same(one, many[0])
 
 
-@pytest.mark.parametrize(("make", "error", "text"), [
-    (partial(MotifDataset, motif="laddder"), ValueError, "'motif' must be one of caveman, circle.*'laddder'"),
-    (partial(MotifDataset, motif="grid", num_nodes=9), ValueError, "'num_nodes' must be at least 10.*got 9"),
-    (partial(MotifDataset, motif="grid", num_graphs=0), ValueError, "'num_graphs' must be at least 1.*got 0"),
-    (partial(MotifDataset, motif="grid", num_graphs=10.0), TypeError, "'num_graphs' must be an int.*10.0"),
-    (partial(MotifDataset, motif="grid", seed=-1), ValueError, "'seed' must be at least 0.*got -1"),
-    (partial(InducedCycleDataset, num_nodes=4), ValueError, "'num_nodes' must be at least 5.*got 4"),
-    (partial(LongRangeDataset, task="line"), ValueError, "'task' must be one of share, tree, ring"),
-    (partial(LongRangeDataset, task="tree", num_nodes=9), ValueError, "'num_nodes' must be at least 10"),
-    (partial(LongRangeDataset, task="ring", num_nodes=11), ValueError, r"must be even, .*\(got 11\)"),
-    (partial(DigitsDataset, side=7), ValueError, "'side' must be at least 8"),
-    (partial(DigitsDataset, num_graphs=1798), ValueError, "'num_graphs' must be at most 1797"),
-    (partial(ParticleDataset, force="gravity"), ValueError, "'force' must be one of springs, repulsion"),
-    (partial(ParticleDataset, force="springs", num_nodes=9), ValueError, "'num_nodes' must be at least 10"),
-    (partial(ParticleDataset, force="springs", num_frames=0), ValueError, "'num_frames' must be at least 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (partial(MotifDataset, motif="laddder"), ValueError, "'motif' must be one of caveman, circle.*'laddder'"),
+        (partial(MotifDataset, motif="grid", num_nodes=9), ValueError, "'num_nodes' must be at least 10.*got 9"),
+        (partial(MotifDataset, motif="grid", num_graphs=0), ValueError, "'num_graphs' must be at least 1.*got 0"),
+        (partial(MotifDataset, motif="grid", num_graphs=10.0), TypeError, "'num_graphs' must be an int.*10.0"),
+        (partial(MotifDataset, motif="grid", seed=-1), ValueError, "'seed' must be at least 0.*got -1"),
+        (partial(InducedCycleDataset, num_nodes=4), ValueError, "'num_nodes' must be at least 5.*got 4"),
+        (partial(LongRangeDataset, task="line"), ValueError, "'task' must be one of share, tree, ring"),
+        (partial(LongRangeDataset, task="tree", num_nodes=9), ValueError, "'num_nodes' must be at least 10"),
+        (partial(LongRangeDataset, task="ring", num_nodes=11), ValueError, r"must be even, .*\(got 11\)"),
+        (partial(DigitsDataset, side=7), ValueError, "'side' must be at least 8"),
+        (partial(DigitsDataset, num_graphs=1798), ValueError, "'num_graphs' must be at most 1797"),
+        (partial(ParticleDataset, force="gravity"), ValueError, "'force' must be one of springs, repulsion"),
+        (partial(ParticleDataset, force="springs", num_nodes=9), ValueError, "'num_nodes' must be at least 10"),
+        (partial(ParticleDataset, force="springs", num_frames=0), ValueError, "'num_frames' must be at least 1"),
+    ],
+)
 def test_impossible_settings_are_refused(tmp_path, make, error, text):
     with pytest.raises(error, match=text):
         make(tmp_path)

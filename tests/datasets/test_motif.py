@@ -8,10 +8,12 @@ from pyg_topomask.datasets.motif import random_pairs
 
 # From their definitions: nodes, edges, sorted degrees, triangles, closed walks of length 4.
 SHAPES = {
-    "caveman": (9, 12, [2] * 6 + [4] * 3, 4), "circle": (10, 10, [2] * 10, 0),
-    "grid": (9, 12, [2] * 4 + [3] * 4 + [4], 0), "ladder": (10, 13, [2] * 4 + [3] * 6, 0),
+    "caveman": (9, 12, [2] * 6 + [4] * 3, 4),
+    "circle": (10, 10, [2] * 10, 0),
+    "grid": (9, 12, [2] * 4 + [3] * 4 + [4], 0),
+    "ladder": (10, 13, [2] * 4 + [3] * 6, 0),
     "circular_ladder": (10, 15, [3] * 10, 0),
-}  # fmt: skip
+}
 
 
 def dense(edges, num_nodes):

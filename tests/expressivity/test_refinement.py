@@ -84,20 +84,23 @@ def nodes(*values, dtype=torch.float64):
 NONE, ONE, TWO = graph(0, []), graph(1, []), graph(2, [])
 
 
-@pytest.mark.parametrize(("first", "second", "wanted"), [
-    (graph(3, [(0, 1), (0, 2)], directed=True), graph(3, [(1, 0), (2, 0)], directed=True), True),
-    (graph(2, [(0, 1)]), graph(2, [(0, 1), (0, 1)]), True),  # edges that are there twice
-    (graph(2, [(0, 1)]), graph(2, [(0, 0), (1, 1)], directed=True), True),
-    (ring(0.0, 1.0, 0.0, 1.0), ring(0.0, 0.0, 1.0, 1.0), True),
-    (ring(0.0, 0.5, 0.0, 0.5), ring(0.5, 0.0, 0.5, 0.0), False),
-    (nodes(0.5), nodes(0.501), True),
-    (nodes(1_000_000, dtype=torch.long), nodes(1_000_001, dtype=torch.long), True),  # whole numbers are exact
-    (nodes(1_000_000), nodes(1_000_001), True),
-    (NONE, NONE, False),
-    (empty_graph(), empty_graph(), False),
-    (ONE, graph(1, [(0, 0)], directed=True), True),
-    *((nodes(c - 1e-9, c + 1e-9, c), nodes(c + 3e-9, c - 3e-9, c), False) for c in (0.0, 0.5, 0.123455, 1e-5)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        (graph(3, [(0, 1), (0, 2)], directed=True), graph(3, [(1, 0), (2, 0)], directed=True), True),
+        (graph(2, [(0, 1)]), graph(2, [(0, 1), (0, 1)]), True),  # edges that are there twice
+        (graph(2, [(0, 1)]), graph(2, [(0, 0), (1, 1)], directed=True), True),
+        (ring(0.0, 1.0, 0.0, 1.0), ring(0.0, 0.0, 1.0, 1.0), True),
+        (ring(0.0, 0.5, 0.0, 0.5), ring(0.5, 0.0, 0.5, 0.0), False),
+        (nodes(0.5), nodes(0.501), True),
+        (nodes(1_000_000, dtype=torch.long), nodes(1_000_001, dtype=torch.long), True),  # whole numbers are exact
+        (nodes(1_000_000), nodes(1_000_001), True),
+        (NONE, NONE, False),
+        (empty_graph(), empty_graph(), False),
+        (ONE, graph(1, [(0, 0)], directed=True), True),
+        *((nodes(c - 1e-9, c + 1e-9, c), nodes(c + 3e-9, c - 3e-9, c), False) for c in (0.0, 0.5, 0.123455, 1e-5)),
+    ],
+)
 def test_what_counts(first, second, wanted):
     assert distinguishes(first, second) == wanted
 
@@ -114,16 +117,19 @@ def test_rounds():
     assert [distinguishes(first, second, rounds=rounds) for rounds in (None, 0, 1, 2)] == [True, False, False, True]
 
 
-@pytest.mark.parametrize(("first", "second", "kind", "message"), [
-    (HeteroData(), cycles(3), TypeError, "HeteroData.*to_homogeneous"),
-    (cycles(3), Batch.from_data_list([cycles(3), cycles(3)]), TypeError, "to_data_list"),
-    (Data(num_nodes=2), cycles(3), ValueError, "no edges; it needs 'edge_index'"),
-    (graph(2, [(0, 5)]), cycles(3), ValueError, "contains node 5"),
-    (nodes(1.0), ONE, ValueError, "'x' is on some of the graphs only"),
-    (nodes(1.0), graph(1, [], x=torch.ones(1, 2)), ValueError, r"columns.*\[1, 2\]"),
-    (nodes(float("nan")), ONE, ValueError, "'x'"),
-    (graph(2, [], x=torch.ones(3, 1)), graph(2, [], x=torch.ones(3, 1)), ValueError, "'x' must have one row"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "second", "kind", "message"),
+    [
+        (HeteroData(), cycles(3), TypeError, "HeteroData.*to_homogeneous"),
+        (cycles(3), Batch.from_data_list([cycles(3), cycles(3)]), TypeError, "to_data_list"),
+        (Data(num_nodes=2), cycles(3), ValueError, "no edges; it needs 'edge_index'"),
+        (graph(2, [(0, 5)]), cycles(3), ValueError, "contains node 5"),
+        (nodes(1.0), ONE, ValueError, "'x' is on some of the graphs only"),
+        (nodes(1.0), graph(1, [], x=torch.ones(1, 2)), ValueError, r"columns.*\[1, 2\]"),
+        (nodes(float("nan")), ONE, ValueError, "'x'"),
+        (graph(2, [], x=torch.ones(3, 1)), graph(2, [], x=torch.ones(3, 1)), ValueError, "'x' must have one row"),
+    ],
+)
 def test_refused_inputs(first, second, kind, message):
     with pytest.raises(kind, match=message):
         distinguishes(first, second)

@@ -9,13 +9,19 @@ from pyg_topomask.nn.encoder.pair_bias import GraphormerDegrees
 
 K = 5  # eigenvectors: more than the smallest graphs have
 NODES = {
-    "Atom": ({}, ATOM_SIZES), "ASTNode": ({}, AST_SIZES), "PPANode": ({}, 1),
-    "TypeDictNode": ({"num_types": 28}, (28,)), "LinearNode": ({"in_channels": 3}, 3),
-}  # fmt: skip
+    "Atom": ({}, ATOM_SIZES),
+    "ASTNode": ({}, AST_SIZES),
+    "PPANode": ({}, 1),
+    "TypeDictNode": ({"num_types": 28}, (28,)),
+    "LinearNode": ({"in_channels": 3}, 3),
+}
 EDGES = {
-    "Bond": ({}, BOND_SIZES), "ASTEdge": ({}, (2, 2)), "TypeDictEdge": ({"num_types": 4}, (4,)),
-    "LinearEdge": ({"in_channels": 1}, 1), "DummyEdge": ({}, 1),
-}  # fmt: skip
+    "Bond": ({}, BOND_SIZES),
+    "ASTEdge": ({}, (2, 2)),
+    "TypeDictEdge": ({"num_types": 4}, (4,)),
+    "LinearEdge": ({"in_channels": 1}, 1),
+    "DummyEdge": ({}, 1),
+}
 POSITIONAL = {
     "LapPE": {"max_freqs": K, "raw_norm": "batch_norm", "post_layers": 2},
     "LapPE-Transformer": {"max_freqs": K, "model": "Transformer"},

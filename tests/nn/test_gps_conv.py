@@ -44,12 +44,15 @@ def test_every_attention_takes_part(name):
     assert "\n" not in repr(layer)
 
 
-@pytest.mark.parametrize(("attn", "transform"), [
-    ("grf", AddRandomWalks(seed=0)),
-    ("exphormer", AddExpanderEdges(degree=2, num_virtual=1, seed=0)),
-    ("san", None),
-    (MaskedAttention(8, mask=[None, PowerSeriesMask()]), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("attn", "transform"),
+    [
+        ("grf", AddRandomWalks(seed=0)),
+        ("exphormer", AddExpanderEdges(degree=2, num_virtual=1, seed=0)),
+        ("san", None),
+        (MaskedAttention(8, mask=[None, PowerSeriesMask()]), None),
+    ],
+)
 def test_a_graph_is_made_where_none_is_given(attn, transform):
     batch, x = batch_of("path", "isolated", "star", "path"), torch.randn(17, 8)
     mixed = batch.edge_index[:, torch.randperm(batch.num_edges)]

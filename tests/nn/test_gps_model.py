@@ -139,17 +139,20 @@ EDGES, ROWS = torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 4)
 EXPHORMER, BIASED = lambda _: nn.ExphormerAttention(8), lambda _: nn.FullAttention(8, attn_bias="attn_bias")
 
 
-@pytest.mark.parametrize(("build", "error", "message"), [
-    (lambda: model(lambda _: Conv(), pool="median"), ValueError, r"max, graph_token, None \(got 'median'\)"),
-    (lambda: model(lambda _: Conv(), head_layers=0), ValueError, r"'head_layers' must be at least 1 \(got 0\)"),
-    (lambda: model(lambda _: GCNConv(8, 8), edge_dim=2), TypeError, "no convolution takes 'edge_attr'"),
-    (lambda: model(lambda _: Conv())(ROWS, EDGES, edge_attr=ROWS), ValueError, "no 'edge_dim', but .* is given"),
-    (lambda: model(lambda _: Conv(), edge_dim=4)(ROWS, EDGES), ValueError, "an 'edge_dim', but .* is None: pass"),
-    (lambda: model(lambda _: Conv(), pool="graph_token"), ValueError, "no layer has attention"),
-    (lambda: model(None, EXPHORMER, pool="graph_token"), ValueError, "reads 'expander_index'.*; pool by 'mean'"),
-    (lambda: model(None, BIASED, pool="graph_token"), ValueError, r"bias 'attn_bias'.*GPSNetwork\(bias_encoder="),
-    (lambda: token_model("linear")(ROWS.double(), "edges"), TypeError, r"a tensor \[2, E\] \(got str\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: model(lambda _: Conv(), pool="median"), ValueError, r"max, graph_token, None \(got 'median'\)"),
+        (lambda: model(lambda _: Conv(), head_layers=0), ValueError, r"'head_layers' must be at least 1 \(got 0\)"),
+        (lambda: model(lambda _: GCNConv(8, 8), edge_dim=2), TypeError, "no convolution takes 'edge_attr'"),
+        (lambda: model(lambda _: Conv())(ROWS, EDGES, edge_attr=ROWS), ValueError, "no 'edge_dim', but .* is given"),
+        (lambda: model(lambda _: Conv(), edge_dim=4)(ROWS, EDGES), ValueError, "an 'edge_dim', but .* is None: pass"),
+        (lambda: model(lambda _: Conv(), pool="graph_token"), ValueError, "no layer has attention"),
+        (lambda: model(None, EXPHORMER, pool="graph_token"), ValueError, "reads 'expander_index'.*; pool by 'mean'"),
+        (lambda: model(None, BIASED, pool="graph_token"), ValueError, r"bias 'attn_bias'.*GPSNetwork\(bias_encoder="),
+        (lambda: token_model("linear")(ROWS.double(), "edges"), TypeError, r"a tensor \[2, E\] \(got str\)"),
+    ],
+)
 def test_what_does_not_fit_is_refused(build, error, message):
     with pytest.raises(error, match=message):
         build()

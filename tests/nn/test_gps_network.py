@@ -146,13 +146,16 @@ def test_a_token_sees_the_graph_and_is_seen():
     assert not torch.allclose(net(batch), before)
 
 
-@pytest.mark.parametrize(("build", "message"), [
-    (lambda: network(None, lambda _: SANAttention(C, edge_dim=C)), "SANAttention has edge_dim=8.*no 'edge_encod"),
-    (lambda: network(lambda _: GCNConv(C, C), pe_encoder=Columns("pe", 3)), "no convolution takes 'pe'"),
-    (lambda: network(gated(), edges=LinearEdgeEncoder(4, 2)), "'edge_encoder' gives 4 channels, but .* have 8"),
-    (lambda: network(lambda _: GCNConv(C, C), pool_token=True), "'pool_token' needs a 'graph_token'"),
-    (lambda: network(None, biased, bias_encoder=Bias(), graph_token=GraphToken(C)), "'attn_bias', which lacks the"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: network(None, lambda _: SANAttention(C, edge_dim=C)), "SANAttention has edge_dim=8.*no 'edge_encod"),
+        (lambda: network(lambda _: GCNConv(C, C), pe_encoder=Columns("pe", 3)), "no convolution takes 'pe'"),
+        (lambda: network(gated(), edges=LinearEdgeEncoder(4, 2)), "'edge_encoder' gives 4 channels, but .* have 8"),
+        (lambda: network(lambda _: GCNConv(C, C), pool_token=True), "'pool_token' needs a 'graph_token'"),
+        (lambda: network(None, biased, bias_encoder=Bias(), graph_token=GraphToken(C)), "'attn_bias', which lacks the"),
+    ],
+)
 def test_what_does_not_fit_is_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()

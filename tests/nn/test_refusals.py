@@ -215,7 +215,7 @@ KEYWORDS_AND_DTYPES = [
     (lambda: RWGNKMask()(changed("index", lambda x: x.flip(1))), ValueError, "in the same order"),
     (lambda: RWGNKMask(learnable=True)(changed("length", lambda x: x.flip(0))), ValueError, "in the same order"),
     (lambda: GRFMask(diagonal="corrected")(changed("load", lambda x: x, size=0)), ValueError, "has no coefficients"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("build", "error", "message"), [*ATTENTIONS, *NUMBERS, *MASKS, *LAYERS, *KEYWORDS_AND_DTYPES])

@@ -166,10 +166,18 @@ CASES = {
     "kronecker": (lambda d, p: KroneckerOperator(left(d, p.a), ONE), lambda d, p: p.A),
 }
 TIMES = [
-    ("factors", "factors"), ("factors", "right"), ("sparse", "sparse"), ("halves", "factors"), ("constant", "causal"),
-    ("diagonals", "scaled"), ("sum", "stack_blocks"), ("dense_heads", "right"), ("causal", "ones"),
-    ("low_rank_heads", "series"), ("product", "stack"),
-]  # fmt: skip
+    ("factors", "factors"),
+    ("factors", "right"),
+    ("sparse", "sparse"),
+    ("halves", "factors"),
+    ("constant", "causal"),
+    ("diagonals", "scaled"),
+    ("sum", "stack_blocks"),
+    ("dense_heads", "right"),
+    ("causal", "ones"),
+    ("low_rank_heads", "series"),
+    ("product", "stack"),
+]
 """Names of masks that are multiplied entry by entry."""
 
 
@@ -273,10 +281,14 @@ def test_work_is_counted_in_multiply_adds_of_a_column():
     series = PowerSeriesOperator(data.edge_index, 4, torch.ones(3).double())  # two products, and three terms
     sparse, narrow = SparseOperator(data.edge_index, torch.ones(6).double(), 4), LowRankOperator(*torch.ones(2, 4, 3))
     for op, work in (
-        (series, 2 * 6 + 3 * 4), (sparse, 6), (narrow, 2 * 4 * 3), (series + sparse, 24 + 6),
-        (ProductOperator(sparse, series), 6 + 24), (KroneckerOperator(sparse, narrow), 6 * 4 + 24 * 4),
+        (series, 2 * 6 + 3 * 4),
+        (sparse, 6),
+        (narrow, 2 * 4 * 3),
+        (series + sparse, 24 + 6),
+        (ProductOperator(sparse, series), 6 + 24),
+        (KroneckerOperator(sparse, narrow), 6 * 4 + 24 * 4),
         (HeadStackOperator([sparse, series]), (6 + 24) // 2),
-    ):  # fmt: skip
+    ):
         assert op.num_multiply_adds == work, type(op).__name__
 
 

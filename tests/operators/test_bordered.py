@@ -101,12 +101,15 @@ def shared(*of_graph):
 
 
 @pytest.mark.parametrize("kernel", ["linear", "softmax"])
-@pytest.mark.parametrize("op", [
-    series_of("path", "star"),
-    series_of("path", "empty", "star", "single", "empty"),
-    series_of("empty", "empty"),
-    *(shared(*graphs) for graphs in ((0, 1, 3), (0, 2, 4), (1, 2, 3))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "op",
+    [
+        series_of("path", "star"),
+        series_of("path", "empty", "star", "single", "empty"),
+        series_of("empty", "empty"),
+        *(shared(*graphs) for graphs in ((0, 1, 3), (0, 2, 4), (1, 2, 3))),
+    ],
+)
 def test_attention_with_tokens_is_the_definition_on_every_path(op, kernel):
     sizes = torch.bincount(op.batch, minlength=op.num_graphs) + 1
     q, k, v = (torch.rand(op.num_nodes, 2, 3, dtype=torch.float64) for _ in range(3))

@@ -30,12 +30,15 @@ class TestHopOperatorPerHead(TestHopOperator):
     values = torch.tensor([[0.5, 1.0, 0.25, 0.75], [1.0, -1.0, 0.5, 2.0]], dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("index", "length", "message"), [
-    ([[0, 1], [1, 0]], [1], "'length' must be \\[2\\], one for each pair"),
-    ([[0, 0], [1, 1]], [1, 1], "lists 1 pairs more than once"),
-    ([[0, 1], [1, 0]], [1, 4], "'length' must be 0 to 3 \\(got 1 to 4\\); give HopMask and AddHops"),
-    ([[0, 3], [1, 0]], [1, 1], "'index' contains node 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("index", "length", "message"),
+    [
+        ([[0, 1], [1, 0]], [1], "'length' must be \\[2\\], one for each pair"),
+        ([[0, 0], [1, 1]], [1, 1], "lists 1 pairs more than once"),
+        ([[0, 1], [1, 0]], [1, 4], "'length' must be 0 to 3 \\(got 1 to 4\\); give HopMask and AddHops"),
+        ([[0, 3], [1, 0]], [1, 1], "'index' contains node 3"),
+    ],
+)
 def test_tables_that_do_not_fit(index, length, message):
     with pytest.raises(ValueError, match=message):
         HopOperator(torch.tensor(index), torch.tensor(length), torch.ones(4), 3)

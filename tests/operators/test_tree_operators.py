@@ -17,15 +17,21 @@ def forest(parent, seed=0):
     child = (parent >= 0).nonzero().squeeze(1)
     length = torch.rand(child.numel(), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 0.2
     return Data(
-        x=torch.zeros(parent.numel(), 1), edge_index=torch.stack([child, parent[child]]), edge_weight=length,
+        x=torch.zeros(parent.numel(), 1),
+        edge_index=torch.stack([child, parent[child]]),
+        edge_weight=length,
         num_nodes=parent.numel(),
-    )  # fmt: skip
+    )
 
 
 FORESTS = {
-    "path": forest([1, 2, 3, -1]), "star": forest([-1, 0, 0, 0, 0]), "tree": forest([3, 0, 0, -1, 3, 4, 5, 4, 3]),
-    "forest": forest([-1, 0, 0, -1, 3, -1, 5, 6]), "isolated": forest([-1, -1, -1]), "single": forest([-1]),
-}  # fmt: skip
+    "path": forest([1, 2, 3, -1]),
+    "star": forest([-1, 0, 0, 0, 0]),
+    "tree": forest([3, 0, 0, -1, 3, 4, 5, 4, 3]),
+    "forest": forest([-1, 0, 0, -1, 3, -1, 5, 6]),
+    "isolated": forest([-1, -1, -1]),
+    "single": forest([-1]),
+}
 
 
 def parents(data):

@@ -70,14 +70,17 @@ def test_one_graph_without_a_batch_vector():
     )
 
 
-@pytest.mark.parametrize(("batch", "error", "message"), [
-    (torch.tensor([0, 1, 0]), ValueError, "must be sorted"),
-    (torch.tensor([-1, 0, 0]), ValueError, "must be sorted"),
-    (torch.tensor([0, 0]), ValueError, r"shape \[3\].*got \[2\]"),
-    (torch.tensor([[0, 0, 0]]), ValueError, r"shape \[3\].*got \[1, 3\]"),
-    (torch.zeros(3), TypeError, "integer graph of each node.*float32"),
-    (torch.zeros(3, dtype=torch.bool), TypeError, "torch.bool"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        (torch.tensor([0, 1, 0]), ValueError, "must be sorted"),
+        (torch.tensor([-1, 0, 0]), ValueError, "must be sorted"),
+        (torch.tensor([0, 0]), ValueError, r"shape \[3\].*got \[2\]"),
+        (torch.tensor([[0, 0, 0]]), ValueError, r"shape \[3\].*got \[1, 3\]"),
+        (torch.zeros(3), TypeError, "integer graph of each node.*float32"),
+        (torch.zeros(3, dtype=torch.bool), TypeError, "torch.bool"),
+    ],
+)
 def test_bad_batch_vectors_are_refused(batch, error, message):
     with pytest.raises(error, match=message):
         segment.check_batch(batch, 3)

@@ -148,15 +148,18 @@ def test_a_full_cache_is_named(tiny, tmp_path, monkeypatch):
     assert {path.suffix for path in cache.rglob("*") if path.is_file()} <= {".lock"}
 
 
-@pytest.mark.parametrize(("error", "words"), [
-    (PermissionError(13, "Permission denied", "/x/a.json"), "/x/a.json: Permission denied"),
-    (IsADirectoryError(21, "Is a directory", "/x/.a.part-m-1-2", None, "/x/a"), "/x/a: Is a directory"),
-    (PermissionError(13, "Permission denied", "/x/.a.ckpt.part-m-1-2.ckpt"), "/x: Permission denied"),
-    (OSError(errno.EROFS, "Read-only file system"), "the disk: Read-only file system"),
-    (MemoryError("Unable to allocate 8 GiB"), "out of memory (Unable to allocate 8 GiB); lower train.batch_size"),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out of memory (DefaultCPUAllocator"),
-    (torch.OutOfMemoryError("CUDA out of memory. Tried\nto"), "out of memory (CUDA out of memory. Tried)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(13, "Permission denied", "/x/a.json"), "/x/a.json: Permission denied"),
+        (IsADirectoryError(21, "Is a directory", "/x/.a.part-m-1-2", None, "/x/a"), "/x/a: Is a directory"),
+        (PermissionError(13, "Permission denied", "/x/.a.ckpt.part-m-1-2.ckpt"), "/x: Permission denied"),
+        (OSError(errno.EROFS, "Read-only file system"), "the disk: Read-only file system"),
+        (MemoryError("Unable to allocate 8 GiB"), "out of memory (Unable to allocate 8 GiB); lower train.batch_size"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out of memory (DefaultCPUAllocator"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried\nto"), "out of memory (CUDA out of memory. Tried)"),
+    ],
+)
 def test_what_disk_and_memory_refuse_is_one_line(error, words):
     with refused(words), storage_errors():
         raise error

@@ -90,10 +90,13 @@ def test_each_attention_is_a_layer(name):
     torch.testing.assert_close(out[: data[0].num_nodes], alone, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [
-    *(f"model.type gnn gnn.layer_type Topomask{name} gnn.stage_type skipsum" for name in ("GRF", "Primphormer")),
-    "model.type TopomaskGPS gt.layer_type GCN+GRF gnn.layers_pre_mp 2",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *(f"model.type gnn gnn.layer_type Topomask{name} gnn.stage_type skipsum" for name in ("GRF", "Primphormer")),
+        "model.type TopomaskGPS gt.layer_type GCN+GRF gnn.layers_pre_mp 2",
+    ],
+)
 def test_graphgyms_own_network_and_linear_layers_ahead_of_ours_learn(settings):
     choose(settings)
     values = list(losses(create_model(), graphs(8), 40))
@@ -173,13 +176,16 @@ def test_keys_left_alone_give_an_attentions_own_defaults():
     assert create_model().model.mp[0].attn.kernel == "relu"
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ("gt.layer_type GCN+GFR", "no attention is called 'GFR'.*GRF"),
-    ("gt.layer_type GCN+KMIP topomask.rank 7", "topomask.rank"),
-    ("topomask.pre_norm True", r"topomask\.pre_norm: is not provided in GraphGym"),
-    ("gt.dim_hidden 32", "gnn.dim_inner: must equal gt.dim_hidden"),
-    ("gnn.layers_pre_mp 0", "features have 8 columns"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("gt.layer_type GCN+GFR", "no attention is called 'GFR'.*GRF"),
+        ("gt.layer_type GCN+KMIP topomask.rank 7", "topomask.rank"),
+        ("topomask.pre_norm True", r"topomask\.pre_norm: is not provided in GraphGym"),
+        ("gt.dim_hidden 32", "gnn.dim_inner: must equal gt.dim_hidden"),
+        ("gnn.layers_pre_mp 0", "features have 8 columns"),
+    ],
+)
 def test_what_does_not_fit_is_refused(settings, message):
     choose(f"model.type TopomaskGPS gt.layer_type GCN+GRF {settings}")
     with pytest.raises(ValueError, match=message):

@@ -65,11 +65,14 @@ def test_both_are_listed_and_trained(folder, registries, capsys):
         assert (folder / "out" / name / "summary.json").exists()
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    (["gt.layer_type=GIN+OwnMean", "topomask={}"], "gt.layer_type: no attention is called 'OwnMean'"),
-    (["topomask={mask: own_decay}", "gt.layer_type=GIN+Linear"], "topomask.mask: no mask is called 'own_decay'"),
-    (["topomask.mask_own_decay.decay=0.5"], "no mask has the settings topomask.mask_own_decay"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["gt.layer_type=GIN+OwnMean", "topomask={}"], "gt.layer_type: no attention is called 'OwnMean'"),
+        (["topomask={mask: own_decay}", "gt.layer_type=GIN+Linear"], "topomask.mask: no mask is called 'own_decay'"),
+        (["topomask.mask_own_decay.decay=0.5"], "no mask has the settings topomask.mask_own_decay"),
+    ],
+)
 def test_a_trained_model_is_not_built_without_its_module(folder, registries, capsys, settings, message):
     config = yaml.safe_load((folder / "decay.yaml").read_text())
     config["topomask"].pop("mask_own_decay")
@@ -161,15 +164,18 @@ def test_a_config_with_settings_of_a_mask_is_pickled():
     assert done.stdout.decode().strip() == "0.25", done.stderr.decode()
 
 
-@pytest.mark.parametrize(("register", "name", "cls", "error", "message"), [
-    (register_attention, "Mine", torch.nn.Linear, TypeError, "'Mine' must be a class derived from Attention"),
-    (register_attention, "Mine", MaskedAttention(4), TypeError, "'Mine' must be a class derived from Attention"),
-    (register_mask, "mine", Shifted, TypeError, "'mine' must be a class derived from Mask"),
-    (register_attention, "GRF", Shifted, ValueError, "'GRF' is pyg_topomask.nn.attention.grf.GRFAttention already"),
-    (register_mask, "grf", ConstantMask, ValueError, "'grf' is pyg_topomask.nn.mask.grf.GRFMask already"),
-    (register_attention, "A+B", Shifted, ValueError, r"letters, digits and underscores .* \(got 'A\+B'\)"),
-    (register_mask, "none", ConstantMask, ValueError, "is not 'none'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("register", "name", "cls", "error", "message"),
+    [
+        (register_attention, "Mine", torch.nn.Linear, TypeError, "'Mine' must be a class derived from Attention"),
+        (register_attention, "Mine", MaskedAttention(4), TypeError, "'Mine' must be a class derived from Attention"),
+        (register_mask, "mine", Shifted, TypeError, "'mine' must be a class derived from Mask"),
+        (register_attention, "GRF", Shifted, ValueError, "'GRF' is pyg_topomask.nn.attention.grf.GRFAttention already"),
+        (register_mask, "grf", ConstantMask, ValueError, "'grf' is pyg_topomask.nn.mask.grf.GRFMask already"),
+        (register_attention, "A+B", Shifted, ValueError, r"letters, digits and underscores .* \(got 'A\+B'\)"),
+        (register_mask, "none", ConstantMask, ValueError, "is not 'none'"),
+    ],
+)
 def test_what_cannot_be_registered(registries, register, name, cls, error, message):
     with pytest.raises(error, match=message):
         register(name, cls)

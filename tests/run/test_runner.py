@@ -86,13 +86,16 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     assert summary["metrics"]["test_loss"]["mean"] == pytest.approx(float(loss), rel=1e-4)
 
 
-@pytest.mark.parametrize(("overrides", "message"), [
-    ("gt.layers=2", r"another config \(gt\.layers is 1 there and 2 here\): nothing was overwritten"),
-    ("gt.layer_type=GIN+Linear", r"name_tag=GIN\+Linear puts it into config-GIN\+Linear\.$"),
-    ("gt.layer_type=GIN+Masked topomask.mask=heat", r"name_tag=GIN\+Masked-heat puts it"),
-    ("model.auto_satisfy_param_budget=true model.param_budget=20000", "contains a run of another config"),
-    ("dataset.split_mode=cv-kfold-4 run_multiple_splits=[0]", "contains a run of another config"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("gt.layers=2", r"another config \(gt\.layers is 1 there and 2 here\): nothing was overwritten"),
+        ("gt.layer_type=GIN+Linear", r"name_tag=GIN\+Linear puts it into config-GIN\+Linear\.$"),
+        ("gt.layer_type=GIN+Masked topomask.mask=heat", r"name_tag=GIN\+Masked-heat puts it"),
+        ("model.auto_satisfy_param_budget=true model.param_budget=20000", "contains a run of another config"),
+        ("dataset.split_mode=cv-kfold-4 run_multiple_splits=[0]", "contains a run of another config"),
+    ],
+)
 def test_another_config_in_the_same_folder_is_refused(tiny, run, tmp_path, overrides, message):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(RunError, match=message):
@@ -143,13 +146,16 @@ def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, capsys, metric, cho
     assert summary["metrics"][f"val_{metric}"]["mean"] == pytest.approx(best[f"val_{metric}"], rel=1e-6)
 
 
-@pytest.mark.parametrize(("setting", "message"), [
-    ("metric_best=mrr", r"metric_best: the task has no 'mrr'; there are accuracy, .*, auc"),
-    ("dataset.split_index=1", r"dataset\.split_index: only folds .* split_mode is 'random'"),
-    ("run_multiple_splits=[0,1]", r"run_multiple_splits: only folds .* split_mode is 'random'"),
-    ("accelerator=cuda", "accelerator: there is no CUDA device; use cpu or auto"),
-    ("precision=16-mixed", "precision: 16-mixed needs a CUDA device; use bf16-mixed or 32-true"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("metric_best=mrr", r"metric_best: the task has no 'mrr'; there are accuracy, .*, auc"),
+        ("dataset.split_index=1", r"dataset\.split_index: only folds .* split_mode is 'random'"),
+        ("run_multiple_splits=[0,1]", r"run_multiple_splits: only folds .* split_mode is 'random'"),
+        ("accelerator=cuda", "accelerator: there is no CUDA device; use cpu or auto"),
+        ("precision=16-mixed", "precision: 16-mixed needs a CUDA device; use bf16-mixed or 32-true"),
+    ],
+)
 def test_what_data_or_devices_do_not_have_is_refused_before_a_run(tiny, tmp_path, monkeypatch, setting, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if setting.startswith(("accelerator", "precision")):

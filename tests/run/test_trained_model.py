@@ -82,12 +82,15 @@ def test_load_leaves_graph_and_random_state_alone_and_takes_batches(run):
     assert empty.x.shape == (0, bare.x.size(1))
 
 
-@pytest.mark.parametrize(("task", "values", "names", "expected"), [
-    (Task("graph", "regression", 1), [[0.1]], ["predicted"], [[0.1]]),
-    (Task("graph", "regression", 2), [[0.5, 2.0]], ["predicted_0", "predicted_1"], [[0.5, 2]]),
-    (Task("graph", "multilabel", 2), [[0.0, 1e9]], ["probability_0", "probability_1"], [[0.5, 1]]),
-    (Task("graph", "subtoken", 3, ("a", "b", "")), [[[0, 1, 0], [0, 0, 1]]], ["words"], [["b"]]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "values", "names", "expected"),
+    [
+        (Task("graph", "regression", 1), [[0.1]], ["predicted"], [[0.1]]),
+        (Task("graph", "regression", 2), [[0.5, 2.0]], ["predicted_0", "predicted_1"], [[0.5, 2]]),
+        (Task("graph", "multilabel", 2), [[0.0, 1e9]], ["probability_0", "probability_1"], [[0.5, 1]]),
+        (Task("graph", "subtoken", 3, ("a", "b", "")), [[[0, 1, 0], [0, 0, 1]]], ["words"], [["b"]]),
+    ],
+)
 def test_columns_of_each_kind_of_task(task, values, names, expected):
     assert command._columns(task) == names
     found = command._cells(task, torch.tensor(values, dtype=torch.double))
@@ -131,15 +134,18 @@ def test_targets_are_written_if_every_graph_of_a_file_has_one(run, ys, targets):
 ONES, EDGE = torch.ones(2, 5), torch.tensor([[0], [1]])
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (None, "must be train, val, test, all, or a file that torch.save has written"),
-    ([1, 2], "must hold a Data or a list of them (got list)"),
-    ([], "must hold a Data or a list of them (got list)"),
-    ([Data(x=ONES[:, :3], edge_index=EDGE)], "'x' must have 5 columns, as in training"),
-    ([Data(x=ONES, edge_index=EDGE.float())], "'edge_index' must hold integers"),
-    ([Data(x=ONES, edge_index=EDGE, pos=torch.ones(1, n)) for n in (2, 3)], ": Sizes of tensors must match"),
-    (print, "could not be read: UnreadableFileError: "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "must be train, val, test, all, or a file that torch.save has written"),
+        ([1, 2], "must hold a Data or a list of them (got list)"),
+        ([], "must hold a Data or a list of them (got list)"),
+        ([Data(x=ONES[:, :3], edge_index=EDGE)], "'x' must have 5 columns, as in training"),
+        ([Data(x=ONES, edge_index=EDGE.float())], "'edge_index' must hold integers"),
+        ([Data(x=ONES, edge_index=EDGE, pos=torch.ones(1, n)) for n in (2, 3)], ": Sizes of tensors must match"),
+        (print, "could not be read: UnreadableFileError: "),
+    ],
+)
 def test_data_that_do_not_fit_are_refused(run, tmp_path, capsys, content, message):
     if content is not None:
         torch.save(content, tmp_path / "new.pt")
@@ -147,11 +153,14 @@ def test_data_that_do_not_fit_are_refused(run, tmp_path, capsys, content, messag
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("ours", "message"), [
-    (None, r"is damaged \(it is no checkpoint of pyg_topomask\); "),
-    ({"format": 0, "version": "0.0.1"}, r"train that run again in another folder .*, or install version 0.0.1"),
-    ({"format": FORMAT + 1, "version": "9.0"}, "update pyg_topomask, or install version 9.0, which wrote it"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ours", "message"),
+    [
+        (None, r"is damaged \(it is no checkpoint of pyg_topomask\); "),
+        ({"format": 0, "version": "0.0.1"}, r"train that run again in another folder .*, or install version 0.0.1"),
+        ({"format": FORMAT + 1, "version": "9.0"}, "update pyg_topomask, or install version 9.0, which wrote it"),
+    ],
+)
 def test_checkpoints_of_other_formats_are_refused_with_what_to_do(run, ours, message):
     found = torch.load(run / "best.ckpt", weights_only=True)
     assert found.pop("topomask")["format"] == FORMAT

@@ -21,13 +21,16 @@ def signed(mask):
 
 
 @pytest.mark.parametrize("name", ["weighted", "one_way"])
-@pytest.mark.parametrize(("settings", "walk", "functions", "bounded"), [
-    ({}, {}, (F, F), True),
-    ({"heads": 2, "key_modulation": True}, {"independent": False}, (G, F), True),
-    ({"symmetric": False}, {"lengths": "uniform"}, (F, None), True),
-    ({"positive": True}, {"scheme": "repelling"}, (F.abs(), F.abs()), False),
-    ({"stitch": 2}, {"num_tables": 2}, (F, F), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "walk", "functions", "bounded"),
+    [
+        ({}, {}, (F, F), True),
+        ({"heads": 2, "key_modulation": True}, {"independent": False}, (G, F), True),
+        ({"symmetric": False}, {"lengths": "uniform"}, (F, None), True),
+        ({"positive": True}, {"scheme": "repelling"}, (F.abs(), F.abs()), False),
+        ({"stitch": 2}, {"num_tables": 2}, (F, F), False),
+    ],
+)
 def test_rows_are_those_of_dense_matrices(name, settings, walk, functions, bounded):
     data, head = GRAPHS[name], settings.get("heads", 1) - 1
     mask = signed(GRFMask(max_length=2, independent=walk.get("independent", True), **settings))

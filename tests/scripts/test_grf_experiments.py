@@ -127,8 +127,10 @@ def test_particles(scripts, tmp_path, monkeypatch):
     script.COMPARISON.main([*arguments, "--out", str(tmp_path)])
     rows = json.loads((tmp_path / "quick/grf_particles.json").read_text())["rows"]
     assert [(row["method"], row["equal"]) for row in rows.values()] == [
-        ("GRF interlacer", "epochs"), ("GIN interlacer", "epochs"), ("GIN interlacer", "time"),
-    ]  # fmt: skip
+        ("GRF interlacer", "epochs"),
+        ("GIN interlacer", "epochs"),
+        ("GIN interlacer", "time"),
+    ]
     monkeypatch.setattr(script, "train", lambda *_: pytest.fail("finished runs are kept"))
     script.COMPARISON.main([*arguments, "--out", str(tmp_path)])
 

@@ -9,10 +9,15 @@ PRODUCT = """
 """
 
 
-@pytest.mark.parametrize(("block", "count", "bits", "fits"), [
-    ("of_block", "num_pairs", "i32", False), ("of_block", "heads", "i32", True), ("wide", "num_pairs", "i64", True),
-    ("num_pairs", "num_pairs", "i32", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("block", "count", "bits", "fits"),
+    [
+        ("of_block", "num_pairs", "i32", False),
+        ("of_block", "heads", "i32", True),
+        ("wide", "num_pairs", "i64", True),
+        ("num_pairs", "num_pairs", "i32", False),
+    ],
+)
 def test_offsets_that_overflow(scripts, block, count, bits, fits):
     pytest.importorskip("triton", reason="Triton is only published for Linux")
     wide = "%wide = arith.extsi %of_block : i32 to i64\n    %num_pairs_1 = arith.extsi %num_pairs : i32 to i64\n    "

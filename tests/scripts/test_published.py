@@ -60,27 +60,30 @@ def test_verdicts_are_what_the_reports_give(tables, redraw):
     assert {name for name, *_ in papers.FIGURE.findall(papers.PAPERS.read_text())} <= set(NAMES)
 
 
-@pytest.mark.parametrize(("claim", "how", "word"), [
-    ("own | a > b", {}, "confirmed"),
-    ("own | a < b", {}, "not confirmed"),
-    ("own | b < a", {"looks": 1000}, "open"),
-    ("own | a > c", {}, "open"),  # one run
-    ("own | a > d", {}, "not run"),
-    ("own | near > b", {}, "open"),
-    ("own | near > b", {"paired": True}, "confirmed"),  # each run by 0.1, but for rounding
-    ("own | val | b < a", {}, "confirmed"),
-    ("own | a = 9.2 ± 0.4", {}, "confirmed"),
-    ("own | a = 9.2 ± 0.2", {}, "open"),  # our half-width is 0.52
-    ("own | a = 9.2", {}, "open"),
-    ("own | a = 9.8 ± 5.0", {}, "not confirmed"),
-    ("own | a = 910 ± 50 %", {}, "confirmed"),
-    ("given 9.0 ± 0.3, 3 runs = 9.7 ± 0.5", {}, "confirmed"),  # 9.0 ± 0.745
-    ("given 9.0 ± 0.3, 3 runs = 9.8 ± 0.5", {}, "not confirmed"),
-    ("measured | own | c | ms.GRF < ms.GIN", {}, "confirmed"),
-    ("measured | own | c | ms.GIN ÷ ms.GRF = 1.4", {}, "not confirmed"),
-    ("measured | own | c | ms.GIN ÷ ms.GRF = 2", {}, "confirmed"),
-    ("measured | none | c | ms.GRF < ms.GIN", {}, "not run"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("claim", "how", "word"),
+    [
+        ("own | a > b", {}, "confirmed"),
+        ("own | a < b", {}, "not confirmed"),
+        ("own | b < a", {"looks": 1000}, "open"),
+        ("own | a > c", {}, "open"),  # one run
+        ("own | a > d", {}, "not run"),
+        ("own | near > b", {}, "open"),
+        ("own | near > b", {"paired": True}, "confirmed"),  # each run by 0.1, but for rounding
+        ("own | val | b < a", {}, "confirmed"),
+        ("own | a = 9.2 ± 0.4", {}, "confirmed"),
+        ("own | a = 9.2 ± 0.2", {}, "open"),  # our half-width is 0.52
+        ("own | a = 9.2", {}, "open"),
+        ("own | a = 9.8 ± 5.0", {}, "not confirmed"),
+        ("own | a = 910 ± 50 %", {}, "confirmed"),
+        ("given 9.0 ± 0.3, 3 runs = 9.7 ± 0.5", {}, "confirmed"),  # 9.0 ± 0.745
+        ("given 9.0 ± 0.3, 3 runs = 9.8 ± 0.5", {}, "not confirmed"),
+        ("measured | own | c | ms.GRF < ms.GIN", {}, "confirmed"),
+        ("measured | own | c | ms.GIN ÷ ms.GRF = 1.4", {}, "not confirmed"),
+        ("measured | own | c | ms.GIN ÷ ms.GRF = 2", {}, "confirmed"),
+        ("measured | none | c | ms.GRF < ms.GIN", {}, "not run"),
+    ],
+)
 def test_the_rule_of_verdicts(redraw, tmp_path, claim, how, word):
     """Means of a, b: 9 and 5; the t of a mean of four is 3.182, of three 4.303."""
     verdicts = importlib.import_module("_verdicts")
@@ -123,14 +126,17 @@ def test_every_table_with_a_report_has_a_page_and_reports_are_small(tables):
     assert sum(path.stat().st_size for path in STORED.iterdir()) < 2e6
 
 
-@pytest.mark.parametrize(("name", "text", "message"), [
-    ("tu_folds", '{"quick": true, "epochs": 2, "rows": {"a": {}}}', "is a trial, or has no rows"),
-    ("tu_folds", '{"quick": false, "rows": {}}', "is a trial, or has no rows"),
-    ("tu_folds", '{"epochs": 2}', "no report of tu_folds.py"),
-    ("tu_folds", '{"rows": {"enzymes: GIN": {"test": [0.5]}}}', "no report of tu_folds.py"),
-    ("tu_folds", '{"rows": ', "no report of tu_folds.py"),
-    ("typo", '{"rows": [1]}', "not named after a script"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("tu_folds", '{"quick": true, "epochs": 2, "rows": {"a": {}}}', "is a trial, or has no rows"),
+        ("tu_folds", '{"quick": false, "rows": {}}', "is a trial, or has no rows"),
+        ("tu_folds", '{"epochs": 2}', "no report of tu_folds.py"),
+        ("tu_folds", '{"rows": {"enzymes: GIN": {"test": [0.5]}}}', "no report of tu_folds.py"),
+        ("tu_folds", '{"rows": ', "no report of tu_folds.py"),
+        ("typo", '{"rows": [1]}', "not named after a script"),
+    ],
+)
 def test_what_is_no_report_is_not_stored(redraw, tmp_path, name, text, message):
     (tmp_path / f"{name}.json").write_text(text)
     with pytest.raises(redraw.RunError, match=message):

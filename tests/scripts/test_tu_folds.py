@@ -126,9 +126,15 @@ def test_long_schedules_are_run_on_request_alone(script, tmp_path, monkeypatch):
     assert made[7:] == [("enzymes", 200)]
 
 
-@pytest.mark.parametrize(("rows", "epochs", "finished", "seconds"), [
-    (0, 30, False, 4.0), (18, 30, False, 6.0), (30, 30, True, 77.0), (12, 15, False, 12.0),  # it stops early
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "epochs", "finished", "seconds"),
+    [
+        (0, 30, False, 4.0),
+        (18, 30, False, 6.0),
+        (30, 30, True, 77.0),
+        (12, 15, False, 12.0),  # it stops early
+    ],
+)
 def test_seconds_of_an_interrupted_run_are_those_after_its_checkpoint(
     scripts, monkeypatch, tmp_path, rows, epochs, finished, seconds
 ):
@@ -182,10 +188,13 @@ def test_a_published_table_is_not_replaced_by_one_with_fewer_rows(script, tmp_pa
     assert "--quick: not allowed with argument --results" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("script", [
-    *("ablations", "gkat_tu", "grf_long_range", "grf_real", "grf_smooth", "masks_digits", "molecules"),
-    *("primphormer_gnn_benchmark", "primphormer_lrgb", "tu_folds"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "script",
+    [
+        *("ablations", "gkat_tu", "grf_long_range", "grf_real", "grf_smooth", "masks_digits", "molecules"),
+        *("primphormer_gnn_benchmark", "primphormer_lrgb", "tu_folds"),
+    ],
+)
 def test_how_threads_wait_is_set_before_torch_is_imported(script, tmp_path):
     (tmp_path / "torch.py").write_text("import os\nraise SystemExit(os.environ.get('OMP_WAIT_POLICY', 'unset'))\n")
     folder = Path(__file__).parents[2]

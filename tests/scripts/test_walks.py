@@ -20,10 +20,14 @@ def test_steps_are_counted(bench):
     assert rates["plain torch, no halting"]["million steps"] == bench.FIXED * bench.NUM_WALKS * 256 / 1e6
     large = {"seconds": 1.0, "processor seconds": 2.0, "MiB": 3.0, "nodes": 4}
     machine = {"cpu": "some", "threads": 1, "torch": "2"}
-    text = bench.lines({
-        "machine": machine, "steps": {"kNN": rates, "random": rates}, "small": bench.small(1),
-        "large": {"walks": large},
-    })  # fmt: skip
+    text = bench.lines(
+        {
+            "machine": machine,
+            "steps": {"kNN": rates, "random": rates},
+            "small": bench.small(1),
+            "large": {"walks": large},
+        }
+    )
     assert text[-1] == "| walks | 4 | 1.00 | 2.00 | 3 |"
 
 

@@ -52,8 +52,14 @@ def test_every_attribute_moves_with_the_nodes():
         if key in graph:
             assert torch.equal(moved[key], graph[key][ids])
             assert torch.equal(moved[key][ids.argsort()], graph[key])  # undone
-    tables = {"edge_index": "edge_weight", "walk_index": "walk_load", "walk_key_index": "walk_key_length",
-              "hop_index": "hop_length", "tree_index": "tree_length", "expander_index": None}  # fmt: skip
+    tables = {
+        "edge_index": "edge_weight",
+        "walk_index": "walk_load",
+        "walk_key_index": "walk_key_length",
+        "hop_index": "hop_length",
+        "tree_index": "tree_length",
+        "expander_index": None,
+    }
     for key, value in tables.items():
         assert torch.equal(dense(moved, key, value), dense(graph, key, value)[ids][:, ids])
     for key in ("attn_bias", "pair_relative_walk"):
@@ -65,10 +71,14 @@ def test_every_attribute_moves_with_the_nodes():
         assert torch.equal(torch.as_tensor(graph[key]), torch.as_tensor(value))
 
 
-@pytest.mark.parametrize("make", [
-    lambda: GRFAttention(8, 2), lambda: MaskedAttention(8, 2, mask=HopMask(2, max_hops=3)),
-    lambda: MaskedAttention(8, mask=TreeMask()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GRFAttention(8, 2),
+        lambda: MaskedAttention(8, 2, mask=HopMask(2, max_hops=3)),
+        lambda: MaskedAttention(8, mask=TreeMask()),
+    ],
+)
 def test_attention_only_sees_another_order(make):
     torch.manual_seed(0)
     graph, attn = full(), make().double()

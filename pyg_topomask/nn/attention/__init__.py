@@ -36,7 +36,19 @@ EVERY_ATTENTION = ChainMap(PYG_ATTENTION, ATTENTION)
 """These and the attentions of PyG and torch, such as ``pyg.SGFormer``."""
 
 __all__ = [
-    "ATTENTION", "Attention", "BigBirdAttention", "ExphormerAttention", "FullAttention", "GKATAttention", "GKATConv",
-    "GRFAttention", "KMIPAttention", "MaskedAttention", "PerformerAttention", "PrimalAttention", "PrimphormerAttention",
-    "SANAttention", "check_input",
-]  # fmt: skip
+    "ATTENTION",
+    "Attention",
+    "BigBirdAttention",
+    "ExphormerAttention",
+    "FullAttention",
+    "GKATAttention",
+    "GKATConv",
+    "GRFAttention",
+    "KMIPAttention",
+    "MaskedAttention",
+    "PerformerAttention",
+    "PrimalAttention",
+    "PrimphormerAttention",
+    "SANAttention",
+    "check_input",
+]

@@ -9,8 +9,14 @@ from pyg_topomask.nn.head.graph import code_graph_head, graph_head, mlp_graph_he
 from pyg_topomask.nn.head.mlp import NodeHead
 
 HEADS: dict[str, Callable[..., Module]] = {
-    "graph": graph_head, "node": NodeHead, "inductive_node": NodeHead, "edge": EdgeHead, "inductive_edge": EdgeHead,
-    "san_graph": san_graph_head, "mlp_graph": mlp_graph_head, "ogb_code_graph": code_graph_head,
-}  # fmt: skip
+    "graph": graph_head,
+    "node": NodeHead,
+    "inductive_node": NodeHead,
+    "edge": EdgeHead,
+    "inductive_edge": EdgeHead,
+    "san_graph": san_graph_head,
+    "mlp_graph": mlp_graph_head,
+    "ogb_code_graph": code_graph_head,
+}
 """GraphGPS's name -> head, built as ``head(channels, out_channels, …)``. GraphGPS's ``default`` is the head named after
 the task's level. The caller selects the nodes or edges that count, such as those of a split."""

@@ -32,6 +32,21 @@ MASK: dict[str, type[Mask]] = {
 """Mask classes by the name that ``topomask.mask`` uses in configs."""
 
 __all__ = [
-    "MASK", "CausalMask", "DegreeMask", "ForestMask", "GRFMask", "GridHeatMask", "HeadMasks", "HeatMask", "HopMask",
-    "LowRankMask", "Mask", "MixtureMask", "PowerSeriesMask", "ProductMask", "RWGNKMask", "ToeplitzMask", "TreeMask",
-]  # fmt: skip
+    "MASK",
+    "CausalMask",
+    "DegreeMask",
+    "ForestMask",
+    "GRFMask",
+    "GridHeatMask",
+    "HeadMasks",
+    "HeatMask",
+    "HopMask",
+    "LowRankMask",
+    "Mask",
+    "MixtureMask",
+    "PowerSeriesMask",
+    "ProductMask",
+    "RWGNKMask",
+    "ToeplitzMask",
+    "TreeMask",
+]

@@ -67,10 +67,34 @@ def reciprocals(size, row, there):
 
 @launched
 def forward(
-    q, k, v, entry, bound, errors, tiles, out, size, tops,
-    q_row, q_head, k_row, k_head, v_row, v_head, entry_head, error_row, error_head, heads, width, channels,
-    SOFTMAX: tl.constexpr, LEAST: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    entry,
+    bound,
+    errors,
+    tiles,
+    out,
+    size,
+    tops,
+    q_row,
+    q_head,
+    k_row,
+    k_head,
+    v_row,
+    v_head,
+    entry_head,
+    error_row,
+    error_head,
+    heads,
+    width,
+    channels,
+    SOFTMAX: tl.constexpr,
+    LEAST: tl.constexpr,
+    TILE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
     """Means of a tile of receivers by the rules of `Problem.finish`, their denominators, and their largest scores.
 
     Denominators up to ``LEAST`` vanish.
@@ -116,10 +140,37 @@ def forward(
 
 @launched
 def backward_receivers(
-    q, k, v, entry, bound, tiles, out, size, tops, grad, grad_size, of_size, grad_q, grad_entry, grad_bound,
-    q_row, q_head, k_row, k_head, v_row, v_head, entry_head, grad_head, heads, width, channels,
-    SOFTMAX: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    entry,
+    bound,
+    tiles,
+    out,
+    size,
+    tops,
+    grad,
+    grad_size,
+    of_size,
+    grad_q,
+    grad_entry,
+    grad_bound,
+    q_row,
+    q_head,
+    k_row,
+    k_head,
+    v_row,
+    v_head,
+    entry_head,
+    grad_head,
+    heads,
+    width,
+    channels,
+    SOFTMAX: tl.constexpr,
+    TILE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
     """Gradients of a tile of queries, of the denominators (``of_size``), and of the entries and bounds of their pairs.
 
     Gradients of entries have ``grad_head`` numbers for each head, whether or not heads or graphs share them.
@@ -157,10 +208,33 @@ def backward_receivers(
 
 @launched
 def backward_senders(
-    q, k, v, entry, bound, tiles, size, tops, grad, of_size, grad_k, grad_v,
-    q_row, q_head, k_row, k_head, v_row, v_head, entry_head, heads, width, channels,
-    SOFTMAX: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    entry,
+    bound,
+    tiles,
+    size,
+    tops,
+    grad,
+    of_size,
+    grad_k,
+    grad_v,
+    q_row,
+    q_head,
+    k_row,
+    k_head,
+    v_row,
+    v_head,
+    entry_head,
+    heads,
+    width,
+    channels,
+    SOFTMAX: tl.constexpr,
+    TILE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
     """Gradients of the keys and values of a tile of senders, from what `backward_receivers` has stored."""
     node, nodes, start, stride, own, _, head = tile_of(tiles, TILE)
     inside = own < nodes

@@ -45,9 +45,13 @@ _HOPS = {"0": (0, 1), "1": (1, 2), "2": (2, 3), "3–4": (3, 5), "5–8": (5, 9)
 
 
 _WALK_COLUMNS = {
-    "error": "rms error", "quantile": "e", "bound": "bound on e", "needed": "walks whose bound is e", "nonzeros": "k",
+    "error": "rms error",
+    "quantile": "e",
+    "bound": "bound on e",
+    "needed": "walks whose bound is e",
+    "nonzeros": "k",
     "most": "bound on k",
-}  # fmt: skip
+}
 """Columns of the table of walks, by the name in `walk_errors`."""
 
 
@@ -349,7 +353,10 @@ def path_table(view: View) -> Table:
 
 
 PICTURES: dict[str, Callable[[View], Figure]] = {
-    "attention": _draw_attention, "mask": _draw_mask, "reach": draw_reach, "walks": draw_walks,
-}  # fmt: skip
+    "attention": _draw_attention,
+    "mask": _draw_mask,
+    "reach": draw_reach,
+    "walks": draw_walks,
+}
 TABLES: dict[str, Callable[[View], Any]] = {"path": path_table, "reach": reach_table, "walks": walk_table}
 """What ``topomask show`` draws, and what it prints, by the name of the kind."""

@@ -38,17 +38,22 @@ def weighted_cross_entropy(prediction: Tensor, target: Tensor, task: Task) -> Te
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
-    "cross_entropy": cross_entropy, "weighted_cross_entropy": weighted_cross_entropy, "l1": functional.l1_loss,
-    "smoothl1": functional.smooth_l1_loss, "mse": functional.mse_loss,
-}  # fmt: skip
+    "cross_entropy": cross_entropy,
+    "weighted_cross_entropy": weighted_cross_entropy,
+    "l1": functional.l1_loss,
+    "smoothl1": functional.smooth_l1_loss,
+    "mse": functional.mse_loss,
+}
 """Losses by name, called with results of ``Task.shaped`` and ``Task.target``, and, if they are of classes, the task."""
 
 
 _FITTING = {
-    "regression": ("l1", "smoothl1", "mse"), "binary": ("cross_entropy", "weighted_cross_entropy"),
-    "multiclass": ("cross_entropy", "weighted_cross_entropy"), "multilabel": ("cross_entropy",),
+    "regression": ("l1", "smoothl1", "mse"),
+    "binary": ("cross_entropy", "weighted_cross_entropy"),
+    "multiclass": ("cross_entropy", "weighted_cross_entropy"),
+    "multilabel": ("cross_entropy",),
     "subtoken": ("cross_entropy",),
-}  # fmt: skip
+}
 """Losses of each kind of task."""
 
 

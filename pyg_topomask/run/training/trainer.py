@@ -52,13 +52,22 @@ def build_trainer(training: Training, **more: Any) -> pl.Trainer:
     """Lightning's trainer, on the processes that ``torchrun`` started or on one device."""
     cuda = uses_cuda(training)
     settings: dict[str, Any] = {
-        "max_epochs": training.epochs, "check_val_every_n_epoch": training.eval_period,
-        "gradient_clip_val": training.clip, "accumulate_grad_batches": training.accumulation,
-        "accelerator": training.accelerator, "devices": local_world_size(), "precision": training.precision,
-        "use_distributed_sampler": False, "num_sanity_val_steps": 0, "deterministic": "warn" if cuda else None,
-        "logger": False, "enable_checkpointing": True, "enable_progress_bar": False, "enable_model_summary": False,
+        "max_epochs": training.epochs,
+        "check_val_every_n_epoch": training.eval_period,
+        "gradient_clip_val": training.clip,
+        "accumulate_grad_batches": training.accumulation,
+        "accelerator": training.accelerator,
+        "devices": local_world_size(),
+        "precision": training.precision,
+        "use_distributed_sampler": False,
+        "num_sanity_val_steps": 0,
+        "deterministic": "warn" if cuda else None,
+        "logger": False,
+        "enable_checkpointing": True,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
         "plugins": [CheckpointFiles()],
-    }  # fmt: skip
+    }
     if world_size() > 1:
         # The module shares its buffers before an evaluation. A broadcast in each forward pass would never return if
         # one process had one more batch to evaluate than the others.

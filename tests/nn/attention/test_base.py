@@ -32,14 +32,17 @@ def test_defaults_of_a_subclass():
         Attention(8)(torch.ones(2, 8))
 
 
-@pytest.mark.parametrize(("x", "batch", "kind", "message"), [
-    (torch.ones(4, 8), torch.tensor([0, 0, 0]), ValueError, r"'batch' must have shape \[4\].*got \[3\]"),
-    (torch.ones(4, 8), torch.zeros(4), TypeError, "'batch' must hold the integer"),
-    (torch.ones(4, 9), None, ValueError, r"'x' must have shape \[N, 8\].*got \[4, 9\]"),
-    (torch.ones(4, 8).long(), None, TypeError, r"floating-point tensor \(got torch.int64\)"),
-    (torch.ones(4, 8) * torch.inf, None, ValueError, "NaN or infinity, first at node 0"),
-    (torch.ones(4, 8) * -torch.inf, None, ValueError, "NaN or infinity, first at node 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("x", "batch", "kind", "message"),
+    [
+        (torch.ones(4, 8), torch.tensor([0, 0, 0]), ValueError, r"'batch' must have shape \[4\].*got \[3\]"),
+        (torch.ones(4, 8), torch.zeros(4), TypeError, "'batch' must hold the integer"),
+        (torch.ones(4, 9), None, ValueError, r"'x' must have shape \[N, 8\].*got \[4, 9\]"),
+        (torch.ones(4, 8).long(), None, TypeError, r"floating-point tensor \(got torch.int64\)"),
+        (torch.ones(4, 8) * torch.inf, None, ValueError, "NaN or infinity, first at node 0"),
+        (torch.ones(4, 8) * -torch.inf, None, ValueError, "NaN or infinity, first at node 0"),
+    ],
+)
 def test_inputs_are_checked(x, batch, kind, message):
     with pytest.raises(kind, match=message):
         Plain(8)(x, batch)

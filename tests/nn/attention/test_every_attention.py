@@ -14,12 +14,16 @@ from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrd
 from tests.nn.attention.references import REFERENCES, VARIANTS
 from tests.nn.attention.weights_case import WeightsCase
 
-MADE = (examples(nn.ATTENTION) | VARIANTS | {
-    "GRF, one head": lambda channels, heads: nn.GRFAttention(channels),
-    "GRF, asymmetric": partial(nn.GRFAttention, independent=False, symmetric=False),
-    "GRF, softmax": partial(nn.GRFAttention, kernel="softmax"),
-    "GRF, random features": partial(nn.GRFAttention, kernel="softmax_rf", num_features=16),
-})  # fmt: skip
+MADE = (
+    examples(nn.ATTENTION)
+    | VARIANTS
+    | {
+        "GRF, one head": lambda channels, heads: nn.GRFAttention(channels),
+        "GRF, asymmetric": partial(nn.GRFAttention, independent=False, symmetric=False),
+        "GRF, softmax": partial(nn.GRFAttention, kernel="softmax"),
+        "GRF, random features": partial(nn.GRFAttention, kernel="softmax_rf", num_features=16),
+    }
+)
 
 
 # Edges that are there twice, in one direction only, and from a node to itself.
@@ -72,14 +76,17 @@ def test_heads_one_by_one_give_what_all_at_once_give(monkeypatch):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("build", [
-    partial(nn.FullAttention, 4, 2),
-    lambda: nn.MaskedAttention(4, 2, "softmax", nn.CausalMask()),
-    lambda: nn.MaskedAttention(4, 2, mask=nn.HopMask(2, 2), path="blocks"),
-    partial(nn.GRFAttention, 4, 2, kernel="softmax"),
-    partial(nn.GRFAttention, 4, 2, path="blocks"),
-    partial(nn.GKATAttention, 4, 2, learnable=True, path="pairwise"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "build",
+    [
+        partial(nn.FullAttention, 4, 2),
+        lambda: nn.MaskedAttention(4, 2, "softmax", nn.CausalMask()),
+        lambda: nn.MaskedAttention(4, 2, mask=nn.HopMask(2, 2), path="blocks"),
+        partial(nn.GRFAttention, 4, 2, kernel="softmax"),
+        partial(nn.GRFAttention, 4, 2, path="blocks"),
+        partial(nn.GKATAttention, 4, 2, learnable=True, path="pairwise"),
+    ],
+)
 def test_nested_transforms_leave_nothing_with_the_batch(build):
     """What is known of a batch is first computed within two levels of torch.func, and then serves a plain call."""
     attn = build().double()

@@ -14,11 +14,13 @@ from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
 CASES = [
     *(
-        (kernel, path, torch.float32) for kernel in KERNELS for path in PATHS
+        (kernel, path, torch.float32)
+        for kernel in KERNELS
+        for path in PATHS
         if (kernel, path) != ("softmax", "factored")
     ),
     *((kernel, "auto", dtype) for kernel in KERNELS for dtype in (torch.bfloat16, torch.float16)),
-]  # fmt: skip
+]
 EVERY = [
     *((name, {}) for name in ATTENTION),
     *((name, {"kernel": kernel}) for name in ("GRF", "GKAT", "Linear") for kernel in KERNELS),

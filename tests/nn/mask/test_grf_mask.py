@@ -63,14 +63,17 @@ def test_the_mean_of_many_masks_is_the_power_series_everywhere(name, scheme, dia
 TWO, CORRECTED, COEFFS = {"key_modulation": True}, {"diagonal": "corrected"}, np.convolve(F, G)
 
 
-@pytest.mark.parametrize(("name", "settings", "walks", "wanted"), [
-    *((name, {"symmetric": False}, {}, series(GRAPHS[name], F)) for name in ("weighted", "one_way")),
-    ("one_way", {}, {}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], F).t()),
-    ("weighted", TWO, {}, series(GRAPHS["weighted"], COEFFS)),
-    ("one_way", TWO, {}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], G).t()),
-    ("weighted", TWO | {"stitch": 2}, {"num_tables": 2}, series(GRAPHS["weighted"], np.convolve(COEFFS, COEFFS))),
-    ("weighted", TWO | CORRECTED, CORRECTED, series(GRAPHS["weighted"], COEFFS)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "settings", "walks", "wanted"),
+    [
+        *((name, {"symmetric": False}, {}, series(GRAPHS[name], F)) for name in ("weighted", "one_way")),
+        ("one_way", {}, {}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], F).t()),
+        ("weighted", TWO, {}, series(GRAPHS["weighted"], COEFFS)),
+        ("one_way", TWO, {}, series(GRAPHS["one_way"], F) @ series(GRAPHS["one_way"], G).t()),
+        ("weighted", TWO | {"stitch": 2}, {"num_tables": 2}, series(GRAPHS["weighted"], np.convolve(COEFFS, COEFFS))),
+        ("weighted", TWO | CORRECTED, CORRECTED, series(GRAPHS["weighted"], COEFFS)),
+    ],
+)
 def test_masks_of_other_forms_have_means_of_their_own(name, settings, walks, wanted):
     assert standard_errors(samples(GRAPHS[name], mask_of(**settings), **walks), wanted).max() <= 5
 
@@ -92,13 +95,16 @@ def test_only_the_diagonal_is_corrected():
     assert not torch.allclose(shared.diagonal(), dense.diagonal())
 
 
-@pytest.mark.parametrize(("initial", "wanted"), [
-    ("exp", [1, 1 / 2, 1 / 8, 1 / 48]),
-    ("geometric", [1, 1 / 2, 1 / 4, 1 / 8]),
-    ("far", [1 / 4] * 4),
-    ([2.0, -1], [2, -1, 0, 0]),
-    (deconvolve(torch.tensor([1.0, 1, 1, 1])), [1, 1 / 2, 3 / 8, 5 / 16]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("initial", "wanted"),
+    [
+        ("exp", [1, 1 / 2, 1 / 8, 1 / 48]),
+        ("geometric", [1, 1 / 2, 1 / 4, 1 / 8]),
+        ("far", [1 / 4] * 4),
+        ([2.0, -1], [2, -1, 0, 0]),
+        (deconvolve(torch.tensor([1.0, 1, 1, 1])), [1, 1 / 2, 3 / 8, 5 / 16]),
+    ],
+)
 def test_initial_modulation(initial, wanted):
     mask = GRFMask(2, max_length=3, initial=initial, key_modulation=True)
     assert len([*mask.parameters()]) == 2
@@ -179,12 +185,15 @@ def test_masks_and_heads_use_the_set_of_their_number(diagonal, keys):
 
 
 @pytest.mark.parametrize("path", ["auto", "pairwise", "factored", "blocks"])
-@pytest.mark.parametrize(("attribute", "change", "message"), [
-    ("walk_index", lambda x: x.index_fill(1, torch.tensor([5]), 10**6), "stored walks name node 1000000"),
-    ("walk_key_index", lambda x: x.index_fill(1, torch.tensor([5]), -1), "stored walks name node -1"),
-    ("walk_length", lambda x: x.index_fill(0, torch.tensor([5]), -1), "length of -1 hops"),
-    ("walk_load", lambda x: x[:10], "index .2, nnz., lengths .nnz. and loads .nnz."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("attribute", "change", "message"),
+    [
+        ("walk_index", lambda x: x.index_fill(1, torch.tensor([5]), 10**6), "stored walks name node 1000000"),
+        ("walk_key_index", lambda x: x.index_fill(1, torch.tensor([5]), -1), "stored walks name node -1"),
+        ("walk_length", lambda x: x.index_fill(0, torch.tensor([5]), -1), "length of -1 hops"),
+        ("walk_load", lambda x: x[:10], "index .2, nnz., lengths .nnz. and loads .nnz."),
+    ],
+)
 def test_damaged_tables_are_refused_before_any_path_reads_them(path, attribute, change, message):
     graph = walked(cycles(30), max_length=3)
     graph[attribute] = change(graph[attribute])

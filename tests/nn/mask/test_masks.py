@@ -119,12 +119,15 @@ def test_power_series_of_the_normalised_adjacency(name, symmetric):
         torch.testing.assert_close(found.to_dense(), wanted, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(("build", "attribute"), [
-    (nn.PowerSeriesMask, "edge_weight"),
-    (lambda: nn.PowerSeriesMask(symmetric=False), "edge_weight"),
-    (nn.HeatMask, "edge_weight"),
-    (lambda: nn.ForestMask(heads=2), "tree_length"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("build", "attribute"),
+    [
+        (nn.PowerSeriesMask, "edge_weight"),
+        (lambda: nn.PowerSeriesMask(symmetric=False), "edge_weight"),
+        (nn.HeatMask, "edge_weight"),
+        (lambda: nn.ForestMask(heads=2), "tree_length"),
+    ],
+)
 def test_learned_weights_and_lengths_of_edges_have_a_gradient(build, attribute):
     mask, edges = build().double(), torch.tensor([[0, 0, 1, 3], [1, 2, 2, 4]])
     graph = AddTreeOrder()(Data(edge_index=torch.cat([edges, edges.flip(0)], 1), num_nodes=6))

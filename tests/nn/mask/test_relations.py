@@ -77,23 +77,26 @@ UNTYPED = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
 TOO_FEW = Data(edge_index=torch.tensor([[0], [1]]), edge_type=torch.tensor([0, 1]), num_nodes=2)
 
 
-@pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda: KMIPAttention(4)(torch.ones(9, 4), graph=hetero()), TypeError, "got HeteroData.: call to_homogeneous"),
-    (lambda: PowerSeriesMask()(hetero()), TypeError, "got HeteroData.: call to_homogeneous.., and .* edge_type="),
-    (lambda: GPSModel(4, 4, 1, 1, attn="kmip")(torch.ones(9, 4), None, graph=hetero()), TypeError, "got Hetero"),
-    (lambda: AddRandomWalks(edge_type=0)(hetero()), TypeError, "homogeneous graph .got HeteroData"),
-    (lambda: AddRandomWalks(edge_type=0)(UNTYPED.clone()), ValueError, "needs 'edge_index' and 'edge_type'"),
-    (lambda: PowerSeriesMask(edge_type=0)(UNTYPED), ValueError, "needs 'edge_type' on the graph"),
-    (lambda: PowerSeriesMask(edge_type=0)(TOO_FEW), ValueError, "an integer for each of 1 edges .got .*2"),
-    (lambda: AddRandomWalks(edge_type=1)(TOO_FEW.clone()), ValueError, "an integer for each of 1 edges .got .*2"),
-    (lambda: PowerSeriesMask(edge_type="cites"), TypeError, "edge_type"),
-    (lambda: AddRandomWalks(edge_type=-1), ValueError, "'edge_type' must be at least 0"),
-    (lambda: PowerSeriesMask(edge_type=()), ValueError, "'edge_type' must name a type of edges .got ..."),
-    (lambda: AddRandomWalks(edge_type=[]), ValueError, "'edge_type' must name a type of edges .got ..."),
-    (lambda: PowerSeriesMask(edge_type=1)(typed(torch.bool)), ValueError, r"an integer .*got torch.bool, \[2\]"),
-    (lambda: AddRandomWalks(edge_type=1)(typed(torch.float)), ValueError, r"an integer .*got torch.float32, \[2\]"),
-    (lambda: PowerSeriesMask(edge_type=0)(typed(torch.long, 1)), ValueError, r"'edge_weight' .*, \[2\] .got \[1\]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: KMIPAttention(4)(torch.ones(9, 4), graph=hetero()), TypeError, "got HeteroData.: call to_homogeneous"),
+        (lambda: PowerSeriesMask()(hetero()), TypeError, "got HeteroData.: call to_homogeneous.., and .* edge_type="),
+        (lambda: GPSModel(4, 4, 1, 1, attn="kmip")(torch.ones(9, 4), None, graph=hetero()), TypeError, "got Hetero"),
+        (lambda: AddRandomWalks(edge_type=0)(hetero()), TypeError, "homogeneous graph .got HeteroData"),
+        (lambda: AddRandomWalks(edge_type=0)(UNTYPED.clone()), ValueError, "needs 'edge_index' and 'edge_type'"),
+        (lambda: PowerSeriesMask(edge_type=0)(UNTYPED), ValueError, "needs 'edge_type' on the graph"),
+        (lambda: PowerSeriesMask(edge_type=0)(TOO_FEW), ValueError, "an integer for each of 1 edges .got .*2"),
+        (lambda: AddRandomWalks(edge_type=1)(TOO_FEW.clone()), ValueError, "an integer for each of 1 edges .got .*2"),
+        (lambda: PowerSeriesMask(edge_type="cites"), TypeError, "edge_type"),
+        (lambda: AddRandomWalks(edge_type=-1), ValueError, "'edge_type' must be at least 0"),
+        (lambda: PowerSeriesMask(edge_type=()), ValueError, "'edge_type' must name a type of edges .got ..."),
+        (lambda: AddRandomWalks(edge_type=[]), ValueError, "'edge_type' must name a type of edges .got ..."),
+        (lambda: PowerSeriesMask(edge_type=1)(typed(torch.bool)), ValueError, r"an integer .*got torch.bool, \[2\]"),
+        (lambda: AddRandomWalks(edge_type=1)(typed(torch.float)), ValueError, r"an integer .*got torch.float32, \[2\]"),
+        (lambda: PowerSeriesMask(edge_type=0)(typed(torch.long, 1)), ValueError, r"'edge_weight' .*, \[2\] .got \[1\]"),
+    ],
+)
 def test_refusals(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -82,12 +82,15 @@ def test_the_expected_kernel_lies_between_two_series_of_the_adjacency(name, leng
     assert (series(rho / degree.max()) < found - 1e-9).any() or degree.max() == degree.min()
 
 
-@pytest.mark.parametrize(("mask", "walks", "message"), [
-    (RWGNKMask(max_length=8), {"halt_prob": 0.0, "independent": False}, "after 4 hops, .* RWGNKMask .* = 8,"),
-    (GRFMask(max_length=8), {}, r"after 4 hops, but GRFMask .*AddRandomWalks\(max_length=8\)"),
-    (GRFMask(max_length=8), {"max_length": 1}, "after 1 hops, but GRFMask has 'max_length' = 8"),
-    (RWGNKMask(learnable=True), {}, r"these walks halt at random: draw .*halt_prob=0\.0.* topomask.halt_prob: 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mask", "walks", "message"),
+    [
+        (RWGNKMask(max_length=8), {"halt_prob": 0.0, "independent": False}, "after 4 hops, .* RWGNKMask .* = 8,"),
+        (GRFMask(max_length=8), {}, r"after 4 hops, but GRFMask .*AddRandomWalks\(max_length=8\)"),
+        (GRFMask(max_length=8), {"max_length": 1}, "after 1 hops, but GRFMask has 'max_length' = 8"),
+        (RWGNKMask(learnable=True), {}, r"these walks halt at random: draw .*halt_prob=0\.0.* topomask.halt_prob: 0"),
+    ],
+)
 def test_walks_that_are_shorter_or_halt_are_said_once(mask, walks, message):
     graph = AddRandomWalks(**walks, seed=0)(cycles(20))
     with pytest.warns(UserWarning, match=message) as caught:

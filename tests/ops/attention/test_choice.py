@@ -22,20 +22,23 @@ def serve(problem):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("mask", "kernel", "wanted"), [
-    ("none", "linear", {"unmasked_cpp", "unmasked"}),
-    ("none", "both_signed", {"unmasked"}),
-    ("none", "softmax", {"sdpa"}),
-    ("grf", "linear", PAIRS | BLOCKS | {"factored", "dense"}),
-    ("grf", "linear_signed", {"pairs", "blocks", "factored", "dense"}),
-    ("grf", "features_signed", {"pairs", "blocks", "factored", "dense"}),
-    ("grf", "softmax", {"pairs_cpp", "pairs", "blocks_cpp", "blocks", "dense"}),
-    ("grf", "additive", {"pairs_cpp", "pairs", "blocks", "dense"}),
-    ("toeplitz", "linear", BLOCKS | {"factored", "dense"}),
-    ("toeplitz", "softmax", {"blocks_cpp", "blocks", "dense"}),
-    ("tensor", "linear", {"factored", "dense"}),
-    ("tensor", "additive", {"dense"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mask", "kernel", "wanted"),
+    [
+        ("none", "linear", {"unmasked_cpp", "unmasked"}),
+        ("none", "both_signed", {"unmasked"}),
+        ("none", "softmax", {"sdpa"}),
+        ("grf", "linear", PAIRS | BLOCKS | {"factored", "dense"}),
+        ("grf", "linear_signed", {"pairs", "blocks", "factored", "dense"}),
+        ("grf", "features_signed", {"pairs", "blocks", "factored", "dense"}),
+        ("grf", "softmax", {"pairs_cpp", "pairs", "blocks_cpp", "blocks", "dense"}),
+        ("grf", "additive", {"pairs_cpp", "pairs", "blocks", "dense"}),
+        ("toeplitz", "linear", BLOCKS | {"factored", "dense"}),
+        ("toeplitz", "softmax", {"blocks_cpp", "blocks", "dense"}),
+        ("tensor", "linear", {"factored", "dense"}),
+        ("tensor", "additive", {"dense"}),
+    ],
+)
 def test_engines_that_serve(mask, kernel, wanted):
     assert serve(problem_of(KERNELS[kernel], MASKS[mask])[0]) == wanted
 

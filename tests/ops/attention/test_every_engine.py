@@ -261,8 +261,13 @@ def test_denominators_within_the_error_of_products_vanish(kernel, per_row):
 
 
 EDGES_OF_RANGE = [
-    (1e4, 1, 1, 1), (1e-4, 1, 1, 1), (1, 1e4, 1e4, 1), (1, 1, 1, 1e6), (1, 1, 1, 1e-6), (1e4, 1e4, 1e4, 1e6),
-]  # fmt: skip
+    (1e4, 1, 1, 1),
+    (1e-4, 1, 1, 1),
+    (1, 1e4, 1e4, 1),
+    (1, 1, 1, 1e6),
+    (1, 1, 1, 1e-6),
+    (1e4, 1e4, 1e4, 1e6),
+]
 
 
 @pytest.mark.parametrize("scales", EDGES_OF_RANGE)

@@ -109,17 +109,20 @@ def test_without_a_compiler_nothing_is_said(fresh, monkeypatch):
 
 
 @posix
-@pytest.mark.parametrize(("script", "reason"), [
-    ("echo 'x.cpp:1: error: no luck' >&2\necho more >&2\nexit 3", "exit code 3: x.cpp:1: error: no luck"),
-    ("exit 3", "failed with exit code 3: it says nothing"),
-    (r"printf '\377\376 error \303\n' >&2; exit 3", "failed with exit code 3: .* error"),
-    ("exit 0", "says that all went well, but wrote no library"),
-    ('touch "$(out "$@")"', "says that all went well, but wrote no library"),
-    ('echo junk > "$(out "$@")"', "cannot be loaded: "),
-    ('head -c $((SIZE * 3 / 10)) "WHOLE" > "$(out "$@")"', "cannot be loaded"),
-    ('head -c $((SIZE * 6 / 10)) "WHOLE" > "$(out "$@")"', "cannot be loaded"),
-    ('cp "OTHER" "$(out "$@")"', "cannot be loaded: .*topk_search"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'x.cpp:1: error: no luck' >&2\necho more >&2\nexit 3", "exit code 3: x.cpp:1: error: no luck"),
+        ("exit 3", "failed with exit code 3: it says nothing"),
+        (r"printf '\377\376 error \303\n' >&2; exit 3", "failed with exit code 3: .* error"),
+        ("exit 0", "says that all went well, but wrote no library"),
+        ('touch "$(out "$@")"', "says that all went well, but wrote no library"),
+        ('echo junk > "$(out "$@")"', "cannot be loaded: "),
+        ('head -c $((SIZE * 3 / 10)) "WHOLE" > "$(out "$@")"', "cannot be loaded"),
+        ('head -c $((SIZE * 6 / 10)) "WHOLE" > "$(out "$@")"', "cannot be loaded"),
+        ('cp "OTHER" "$(out "$@")"', "cannot be loaded: .*topk_search"),
+    ],
+)
 def test_a_compiler_that_makes_no_library(other, fresh, whole, monkeypatch, script, reason):
     """Half a library would kill the process that opens it: another one tries. Nothing is left."""
     for name, text in (("SIZE", whole.stat().st_size), ("WHOLE", whole), ("OTHER", other)):

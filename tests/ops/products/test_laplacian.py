@@ -57,11 +57,14 @@ def test_intervals_hold_the_eigenvalues_of_each_component(name, laplacian):
             assert reached[i] - low[i] <= 0.02 * -low[i]
 
 
-@pytest.mark.parametrize(("edges", "weight", "message"), [
-    ([[0, 1], [1, 2]], None, "edges 0 → 1 and 1 → 0 weigh 1 and 0; use .*to_undirected"),
-    ([[0, 1], [1, 0]], [1.0, 2.0], "weigh 1 and 2"),
-    ([[0, 1], [1, 0]], [-1.0, -1.0], "at least 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("edges", "weight", "message"),
+    [
+        ([[0, 1], [1, 2]], None, "edges 0 → 1 and 1 → 0 weigh 1 and 0; use .*to_undirected"),
+        ([[0, 1], [1, 0]], [1.0, 2.0], "weigh 1 and 2"),
+        ([[0, 1], [1, 0]], [-1.0, -1.0], "at least 0"),
+    ],
+)
 def test_what_the_error_is_not_known_for_is_refused(edges, weight, message):
     with pytest.raises(ValueError, match=message):
         heat_generator(torch.tensor(edges), 3, None if weight is None else torch.tensor(weight), "combinatorial")

@@ -114,14 +114,17 @@ def test_no_forest_takes_a_step_for_each_node(kind):
         assert len(build(parents(kind, 10_000)).jumps) < 15
 
 
-@pytest.mark.parametrize(("parent", "error", "message"), [
-    (torch.tensor([1, 2, 0]), ValueError, "cycle above node 0"),
-    (torch.tensor([-1, 1]), ValueError, "cycle above node 1"),
-    (torch.tensor([-1, 2]), ValueError, "contains node 2, but nodes are 0 to 1"),
-    (torch.tensor([-2, 0]), ValueError, "contains node -2"),
-    (torch.tensor([-1.0]), TypeError, "integers.*float32"),
-    (torch.zeros(2, 2, dtype=torch.long), ValueError, r"shape \[N\].*\[2, 2\]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("parent", "error", "message"),
+    [
+        (torch.tensor([1, 2, 0]), ValueError, "cycle above node 0"),
+        (torch.tensor([-1, 1]), ValueError, "cycle above node 1"),
+        (torch.tensor([-1, 2]), ValueError, "contains node 2, but nodes are 0 to 1"),
+        (torch.tensor([-2, 0]), ValueError, "contains node -2"),
+        (torch.tensor([-1.0]), TypeError, "integers.*float32"),
+        (torch.zeros(2, 2, dtype=torch.long), ValueError, r"shape \[N\].*\[2, 2\]"),
+    ],
+)
 def test_what_is_no_forest_is_refused(parent, error, message):
     with pytest.raises(error, match=message):
         build_forest(parent)

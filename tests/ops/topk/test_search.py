@@ -187,26 +187,29 @@ def test_gradients_go_through_the_kept_scores():
     torch.testing.assert_close(*(torch.autograd.grad(present(q, k, s).sum(), (q, k)) for s in searches))
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), [
-    ({"topk": 0}, ValueError, r"'topk' must be at least 1 \(got 0\)"),
-    ({"topk": 2.0}, TypeError, r"got 2.0"),
-    ({"k": torch.ones(4, 2)}, ValueError, r"\[4, 1, 2\]"),
-    ({"k": torch.ones(4, 3).double()}, TypeError, "floating point, of one dtype"),
-    ({"q": torch.tensor([[0.0, 1, 2], [0, torch.nan, 0]])}, ValueError, "'q' holds NaN.*, first in row 1"),
-    ({"k": torch.tensor([[0.0, 1, torch.inf]])}, ValueError, "'k' holds NaN.*, first in row 0"),
-    ({"q": torch.full((4, 3), 1e20), "k": torch.full((4, 3), 1e20)}, ValueError, "overflow torch.float32"),
-    ({"batch_q": torch.tensor([0, 1, 0, 1])}, ValueError, "must be sorted"),
-    ({"batch_k": torch.tensor([0, 0, 1, 1])}, ValueError, "'batch_q' is missing"),
-    ({"batch_q": torch.zeros(4).long(), "k": torch.ones(5, 3)}, ValueError, "'batch_k' is missing"),
-    ({"backend": "fast"}, ValueError, r"one of auto, .*torch \(got 'fast'\)"),
-    ({"backend": "triton"}, ValueError, "'triton' cannot be used: it runs on CUDA, and the queries are on cpu"),
-    pytest.param(
-        {"k": torch.ones(600, 3), "topk": 300, "backend": "cpp"},
-        ValueError,
-        r"keeps at most 256 keys \(got topk = 300\)",
-        marks=needs_compiler,
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"topk": 0}, ValueError, r"'topk' must be at least 1 \(got 0\)"),
+        ({"topk": 2.0}, TypeError, r"got 2.0"),
+        ({"k": torch.ones(4, 2)}, ValueError, r"\[4, 1, 2\]"),
+        ({"k": torch.ones(4, 3).double()}, TypeError, "floating point, of one dtype"),
+        ({"q": torch.tensor([[0.0, 1, 2], [0, torch.nan, 0]])}, ValueError, "'q' holds NaN.*, first in row 1"),
+        ({"k": torch.tensor([[0.0, 1, torch.inf]])}, ValueError, "'k' holds NaN.*, first in row 0"),
+        ({"q": torch.full((4, 3), 1e20), "k": torch.full((4, 3), 1e20)}, ValueError, "overflow torch.float32"),
+        ({"batch_q": torch.tensor([0, 1, 0, 1])}, ValueError, "must be sorted"),
+        ({"batch_k": torch.tensor([0, 0, 1, 1])}, ValueError, "'batch_q' is missing"),
+        ({"batch_q": torch.zeros(4).long(), "k": torch.ones(5, 3)}, ValueError, "'batch_k' is missing"),
+        ({"backend": "fast"}, ValueError, r"one of auto, .*torch \(got 'fast'\)"),
+        ({"backend": "triton"}, ValueError, "'triton' cannot be used: it runs on CUDA, and the queries are on cpu"),
+        pytest.param(
+            {"k": torch.ones(600, 3), "topk": 300, "backend": "cpp"},
+            ValueError,
+            r"keeps at most 256 keys \(got topk = 300\)",
+            marks=needs_compiler,
+        ),
+    ],
+)
 def test_bad_arguments_are_refused(arguments, error, message, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(error, match=message):

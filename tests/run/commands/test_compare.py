@@ -80,18 +80,21 @@ def test_what_has_no_interval(make):
     assert [row[part]["low"] for row in rows for part in ("val", "test")] == [None] * 6
 
 
-@pytest.mark.parametrize(("change", "reason"), [
-    ({"data": {"name": "grid"}}, "dataset.name is grid and circle"),
-    ({"data": {"num_nodes": 14}}, "dataset.num_nodes is 14 and 12"),
-    ({"data": {"split": [0.6, 0.2, 0.2]}}, "dataset.split is (0.6, 0.2, 0.2) and (0.8, 0.1, 0.1)"),
-    ({"data": FOLDS}, "dataset.split_mode is cv-kfold-4 and random"),
-    ({"data": {"split_seed": 3}}, "dataset.split_seed is 3 and None"),
-    ({"change": NEIGHBORS}, "val.sampler is neighbor and full_batch"),
-    ({"change": {"metric_best": "f1"}}, "metric_best is f1 and accuracy"),
-    ({"split_index": 1}, "dataset.split_index is 1 and 0"),
-    ({"sizes": {"train": 4}}, "the sets have 4 and 3 items"),
-    ({"first": 2}, "the split is drawn from the seed, and they share no seed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"data": {"name": "grid"}}, "dataset.name is grid and circle"),
+        ({"data": {"num_nodes": 14}}, "dataset.num_nodes is 14 and 12"),
+        ({"data": {"split": [0.6, 0.2, 0.2]}}, "dataset.split is (0.6, 0.2, 0.2) and (0.8, 0.1, 0.1)"),
+        ({"data": FOLDS}, "dataset.split_mode is cv-kfold-4 and random"),
+        ({"data": {"split_seed": 3}}, "dataset.split_seed is 3 and None"),
+        ({"change": NEIGHBORS}, "val.sampler is neighbor and full_batch"),
+        ({"change": {"metric_best": "f1"}}, "metric_best is f1 and accuracy"),
+        ({"split_index": 1}, "dataset.split_index is 1 and 0"),
+        ({"sizes": {"train": 4}}, "the sets have 4 and 3 items"),
+        ({"first": 2}, "the split is drawn from the seed, and they share no seed"),
+    ],
+)
 def test_what_cannot_be_compared_is_refused_with_the_reason(make, capsys, change, reason):
     folders = make("a", [0.5, 0.6]), make("b", [0.5, 0.6], **change)
     assert main(["compare", *map(str, folders)]) == 1
@@ -114,13 +117,16 @@ def of(data, **settings):
     return {"data": data | settings}
 
 
-@pytest.mark.parametrize(("first", "same", "other", "reason"), [
-    (in_parts(3), in_parts(3), in_parts(4), r"train\.num_parts is 4 and 3"),
-    (by_walks(8), by_walks(8), by_walks(9), r"train\.max_nodes is 9 and 8"),
-    # Folds do not read a seed of 0, which is the default.
-    (of(FOLDS, split_seed=None), of(FOLDS, split_seed=0), of(FOLDS, split_seed=1), r"split_seed is 1 and 0"),
-    (of(ERRICA, split_dir="a"), of(ERRICA, split_dir="a"), of(ERRICA, split_dir="b"), r"split_dir is b and a"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "same", "other", "reason"),
+    [
+        (in_parts(3), in_parts(3), in_parts(4), r"train\.num_parts is 4 and 3"),
+        (by_walks(8), by_walks(8), by_walks(9), r"train\.max_nodes is 9 and 8"),
+        # Folds do not read a seed of 0, which is the default.
+        (of(FOLDS, split_seed=None), of(FOLDS, split_seed=0), of(FOLDS, split_seed=1), r"split_seed is 1 and 0"),
+        (of(ERRICA, split_dir="a"), of(ERRICA, split_dir="a"), of(ERRICA, split_dir="b"), r"split_dir is b and a"),
+    ],
+)
 def test_keys_that_are_not_read_may_differ(make, first, same, other, reason):
     folders = [make(name, [0.5, 0.6], **more) for name, more in zip("abc", (first, same, other))]
     assert compared(*folders[:2]).rows[1]["test"]["shared"] == 2

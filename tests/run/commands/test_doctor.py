@@ -28,19 +28,25 @@ def test_it_shows_the_machine_on_one_screen(monkeypatch, capsys):
     assert "\nWhat to set\n- " in text
 
 
-@pytest.mark.parametrize(("found", "words"), [
-    ({}, []),
-    ({"threads": 8}, ["OMP_NUM_THREADS=2: 8 threads"]),
-    ({"environment": {}}, ["OMP_WAIT_POLICY=passive before Python starts: other programs may share"]),
-    ({"environment": {}, "load": 5.0}, ["OMP_WAIT_POLICY=passive before Python starts: the load is 5.0 on 2 cores"]),
-    ({"environment": {}, "threads": 1}, []),
-    ({"environment": {"OMP_WAIT_POLICY": "PASSIVE", "TOPOMASK_NATIVE": "0"}}, ["TOPOMASK_NATIVE=1"]),
-    ({"compiler": "none: no compiler"}, ["Install g++"]),
-    ({"compiler": "none: no compiler", "compiled": "11 of 11 in the package"}, []),
-    ({"allocator": "glibc"}, ["LD_PRELOAD"]),
-    ({"allocator": "/usr/lib/libmimalloc.so.2.0"}, ["Take mimalloc 2.4"]),
-    ({"GPU": "none (torch for CUDA 13.0)"}, ["If there is a GPU"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({}, []),
+        ({"threads": 8}, ["OMP_NUM_THREADS=2: 8 threads"]),
+        ({"environment": {}}, ["OMP_WAIT_POLICY=passive before Python starts: other programs may share"]),
+        (
+            {"environment": {}, "load": 5.0},
+            ["OMP_WAIT_POLICY=passive before Python starts: the load is 5.0 on 2 cores"],
+        ),
+        ({"environment": {}, "threads": 1}, []),
+        ({"environment": {"OMP_WAIT_POLICY": "PASSIVE", "TOPOMASK_NATIVE": "0"}}, ["TOPOMASK_NATIVE=1"]),
+        ({"compiler": "none: no compiler"}, ["Install g++"]),
+        ({"compiler": "none: no compiler", "compiled": "11 of 11 in the package"}, []),
+        ({"allocator": "glibc"}, ["LD_PRELOAD"]),
+        ({"allocator": "/usr/lib/libmimalloc.so.2.0"}, ["Take mimalloc 2.4"]),
+        ({"GPU": "none (torch for CUDA 13.0)"}, ["If there is a GPU"]),
+    ],
+)
 def test_it_advises_what_helps_and_nothing_else(found, words):
     known = WELL | {name: text for name, text in found.items() if name in WELL}
     environment = found.get("environment", {"OMP_WAIT_POLICY": "passive"})

@@ -137,17 +137,20 @@ def test_errors_by_the_number_of_walks_are_printed_and_drawn(tiny_file, tmp_path
     assert errors.get_xlabel() == sizes.get_xlabel() == "random walks from each node"
 
 
-@pytest.mark.parametrize(("kind", "options", "message"), [
-    ("attention", {"overrides": ["gt.layer_type=GIN+Primphormer"]}, "Attention forms no weights of pairs"),
-    ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"=GCN\+KMIP \(got GCN\+None\)$"),
-    ("mask", {}, r"=GIN\+GRF \(got GIN\+KMIP\).*show attention'"),
-    ("reach", {}, r"'reach' needs an attention with a mask, such as gt.layer_type=GIN\+GRF"),
-    ("walks", {}, r"'walks' needs an attention with a GRF mask, such as gt.layer_type=GIN\+GRF"),
-    ("attention", {"graph": 48}, r"--graph must be from 0 to 47 \(got 48\)"),
-    ("attention", {"layer": 2}, r"--layer must be from 0 to 1 \(got 2\)"),
-    ("attention", {"head": -1}, r"--head must be from 0 to 1 \(got -1\)"),
-    ("attention", {"node": 99}, r"--node must be from 0 to \d+ \(got 99\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("attention", {"overrides": ["gt.layer_type=GIN+Primphormer"]}, "Attention forms no weights of pairs"),
+        ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"=GCN\+KMIP \(got GCN\+None\)$"),
+        ("mask", {}, r"=GIN\+GRF \(got GIN\+KMIP\).*show attention'"),
+        ("reach", {}, r"'reach' needs an attention with a mask, such as gt.layer_type=GIN\+GRF"),
+        ("walks", {}, r"'walks' needs an attention with a GRF mask, such as gt.layer_type=GIN\+GRF"),
+        ("attention", {"graph": 48}, r"--graph must be from 0 to 47 \(got 48\)"),
+        ("attention", {"layer": 2}, r"--layer must be from 0 to 1 \(got 2\)"),
+        ("attention", {"head": -1}, r"--head must be from 0 to 1 \(got -1\)"),
+        ("attention", {"node": 99}, r"--node must be from 0 to \d+ \(got 99\)"),
+    ],
+)
 def test_what_cannot_be_drawn(kmip, kind, options, message):
     with pytest.raises(RunError, match=message):
         picture(kind, kmip, **options)

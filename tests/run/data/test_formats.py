@@ -400,12 +400,15 @@ def test_every_name_is_accepted_in_any_case():
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("name", "more", "sizes", "parts"), [
-    ("PyG-TUDataset ENZYMES", {"use_node_attr": True, "split_mode": "errica"}, (600, 21, 6), [486, 54, 60]),
-    ("PyG-Planetoid Cora", {"task": "node"}, (1, 1433, 7), [140, 500, 1000]),
-    pytest.param("OGB ogbg-molhiv", {}, (41127, 9, 2), [32901, 4113, 4113], marks=pytest.mark.slow),
-    pytest.param("OGB peptides-functional", {}, (15535, 9, 10), [10873, 2331, 2331], marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "more", "sizes", "parts"),
+    [
+        ("PyG-TUDataset ENZYMES", {"use_node_attr": True, "split_mode": "errica"}, (600, 21, 6), [486, 54, 60]),
+        ("PyG-Planetoid Cora", {"task": "node"}, (1, 1433, 7), [140, 500, 1000]),
+        pytest.param("OGB ogbg-molhiv", {}, (41127, 9, 2), [32901, 4113, 4113], marks=pytest.mark.slow),
+        pytest.param("OGB peptides-functional", {}, (15535, 9, 10), [10873, 2331, 2331], marks=pytest.mark.slow),
+    ],
+)
 def test_real_files(real_data, name, more, sizes, parts):
     data = dict(zip(("format", "name"), name.split())) | more
     dataset = load_dataset(DatasetConfig(**data))

@@ -55,15 +55,18 @@ def test_processed_files(tmp_path, marker, tu_folder, name):
 CORA = " ".join(f"ind.cora.{x}" for x in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"))
 
 
-@pytest.mark.parametrize(("data", "files"), [
-    ("PyG-LRGBDataset pascalvoc-sp", "train.pickle val.pickle test.pickle"),
-    ("PyG-LRGBDataset peptides-func", "train.pt val.pt test.pt"),
-    ("PyG-Planetoid Cora", CORA),
-    ("PyG-AQSOL none", "train.pickle val.pickle test.pickle atom_dict.pickle bond_dict.pickle"),
-    ("PyG-GNNBenchmarkDataset MNIST", "MNIST_v2.pt"),
-    ("PyG-GNNBenchmarkDataset CSL", "graphs_Kary_Deterministic_Graphs.pkl y_Kary_Deterministic_Graphs.pt"),
-    ("PyG-ZINC subset", "train.pickle val.pickle test.pickle train.index val.index test.index"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "files"),
+    [
+        ("PyG-LRGBDataset pascalvoc-sp", "train.pickle val.pickle test.pickle"),
+        ("PyG-LRGBDataset peptides-func", "train.pt val.pt test.pt"),
+        ("PyG-Planetoid Cora", CORA),
+        ("PyG-AQSOL none", "train.pickle val.pickle test.pickle atom_dict.pickle bond_dict.pickle"),
+        ("PyG-GNNBenchmarkDataset MNIST", "MNIST_v2.pt"),
+        ("PyG-GNNBenchmarkDataset CSL", "graphs_Kary_Deterministic_Graphs.pkl y_Kary_Deterministic_Graphs.pt"),
+        ("PyG-ZINC subset", "train.pickle val.pickle test.pickle train.index val.index test.index"),
+    ],
+)
 def test_raw_pickles(tmp_path, marker, data, files):
     (family, name), content = data.split(), pickle.dumps([popen(marker)])
     raw = raw_folder(tmp_path, family.removeprefix("PyG-"), *([name] if name not in ("none", "subset") else []))

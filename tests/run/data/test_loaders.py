@@ -56,13 +56,16 @@ def test_random_splits_follow_the_run_and_folds_do_not():
     assert sorted(item for i in range(5) for item in tested(0, split_index=i, **folds)) == list(range(50))
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({}, "5 items are too few"),
-    ({"split_mode": "standard"}, "has no standard split"),
-    ({"split_mode": "cv-kfold-6"}, r"6 folds need as many graphs \(got 5\)"),
-    ({"split_mode": "cv-stratifiedkfold-5"}, "need one class for each item"),
-    ({"split_mode": "errica", "split_dir": "nowhere"}, r"no TINY_splits.json was found \(nowhere"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "5 items are too few"),
+        ({"split_mode": "standard"}, "has no standard split"),
+        ({"split_mode": "cv-kfold-6"}, r"6 folds need as many graphs \(got 5\)"),
+        ({"split_mode": "cv-stratifiedkfold-5"}, "need one class for each item"),
+        ({"split_mode": "errica", "split_dir": "nowhere"}, r"no TINY_splits.json was found \(nowhere"),
+    ],
+)
 def test_splits_that_cannot_be_made(monkeypatch, settings, message):
     monkeypatch.delenv("TOPOMASK_DATA", raising=False)
     with pytest.raises(RunError, match=message):

@@ -60,12 +60,15 @@ def test_registration_is_checked(registries):
         load_dataset(DatasetConfig(format="Registered", name="mnie"))
 
 
-@pytest.mark.parametrize(("found", "message"), [
-    ([Data(x=torch.ones(2, 1))], r"dataset\.task: graphs need 'y', the targets of each graph"),
-    ([Data(x=torch.ones(2, width), y=torch.ones(1)) for width in (1, 2)], "need as many features 'x'"),
-    ([], r"a list of them that is not empty \(got list\)"),
-    (None, r"must be a Data, .*\(got NoneType\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([Data(x=torch.ones(2, 1))], r"dataset\.task: graphs need 'y', the targets of each graph"),
+        ([Data(x=torch.ones(2, width), y=torch.ones(1)) for width in (1, 2)], "need as many features 'x'"),
+        ([], r"a list of them that is not empty \(got list\)"),
+        (None, r"must be a Data, .*\(got NoneType\)"),
+    ],
+)
 def test_what_a_function_may_not_return(registries, found, message):
     register_dataset("odd", lambda: found)
     with pytest.raises(RunError, match=message):
@@ -76,16 +79,23 @@ X = torch.ones(6, 3)
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize|TypedStorage")
-@pytest.mark.parametrize(("name", "value", "message"), [
-    ("y", lambda: None, r"graphs need 'y', .* graph 5 has none"),
-    ("y", lambda: torch.tensor([float("nan")]), "'y' of graph 5 must hold classes 0, 1, … .got none, or NaN"),
-    ("y", lambda: [1], r"'y' of graph 5 must be a dense tensor .* \(got \[1\]\)"),
-    ("edge_index", lambda: torch.ones(2, 3), r"'edge_index' of graph 5 must be integers \[2, E\] \(got torch.float32"),
-    ("x", lambda: X.to("meta"), "'x' of graph 5 must be a dense tensor of real numbers .* on meta"),
-    ("x", lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.quint8), "'x' of graph 5 must .* torch.quint8"),
-    ("x", lambda: X.to(torch.complex64), "'x' of graph 5 must .* torch.complex64"),
-    ("name", lambda: Calls(print, "executed"), "it refers to print, which is not data and would be executed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("y", lambda: None, r"graphs need 'y', .* graph 5 has none"),
+        ("y", lambda: torch.tensor([float("nan")]), "'y' of graph 5 must hold classes 0, 1, … .got none, or NaN"),
+        ("y", lambda: [1], r"'y' of graph 5 must be a dense tensor .* \(got \[1\]\)"),
+        (
+            "edge_index",
+            lambda: torch.ones(2, 3),
+            r"'edge_index' of graph 5 must be integers \[2, E\] \(got torch.float32",
+        ),
+        ("x", lambda: X.to("meta"), "'x' of graph 5 must be a dense tensor of real numbers .* on meta"),
+        ("x", lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.quint8), "'x' of graph 5 must .* torch.quint8"),
+        ("x", lambda: X.to(torch.complex64), "'x' of graph 5 must .* torch.complex64"),
+        ("name", lambda: Calls(print, "executed"), "it refers to print, which is not data and would be executed"),
+    ],
+)
 def test_one_graph_that_does_not_fit_is_named(name, value, message, tmp_path, capsys):
     graphs = [each.clone() for each in GRAPHS]
     graphs[5][name] = value()

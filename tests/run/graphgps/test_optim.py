@@ -62,13 +62,16 @@ def test_optimizers(name):
     assert optimizer.defaults.get("momentum", 0.9) == 0.9
 
 
-@pytest.mark.parametrize(("layer_type", "settings", "rates", "decays"), [
-    ("GCN+GRF", [], [0.5, 12.5], [0.1, 0]),
-    ("GCN+Masked", ["topomask.mask=[none,hop]", "topomask.mask_lr=2"], [0.5, 1], [0.1, 0]),
-    ("GCN+Masked", ["topomask.mask=hop", "topomask.mask_lr=null"], [0.5], [0.1]),
-    ("GCN+Linear", [], [0.5], [0.1]),
-    ("GCN+GKAT", [], [0.5], [0.1]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layer_type", "settings", "rates", "decays"),
+    [
+        ("GCN+GRF", [], [0.5, 12.5], [0.1, 0]),
+        ("GCN+Masked", ["topomask.mask=[none,hop]", "topomask.mask_lr=2"], [0.5, 1], [0.1, 0]),
+        ("GCN+Masked", ["topomask.mask=hop", "topomask.mask_lr=null"], [0.5], [0.1]),
+        ("GCN+Linear", [], [0.5], [0.1]),
+        ("GCN+GKAT", [], [0.5], [0.1]),
+    ],
+)
 def test_masks_learn_at_their_own_rate(layer_type, settings, rates, decays):
     given = [f"gt.layer_type={layer_type}", "optim.base_lr=0.5", "optim.weight_decay=0.1", *settings]
     config = load(PLAIN, given).config

@@ -104,11 +104,14 @@ def test_a_model_is_not_tested_on_graphs_that_trained_it(tiny, first, tmp_path):
     run_config(tiny, tmp_path, overrides=other, name="other")  # of other graphs
 
 
-@pytest.mark.parametrize(("name", "given", "message"), [
-    ("PyG-TUDataset ENZYMES errica", {"split_dir": "b"}, "split_dir is ./splits there and b here"),
-    ("PyG-LRGBDataset peptides-func random", {"name": "Peptides-Func"}, "split_seed is 0 there and 1 here"),
-    ("OGB ogbg-molhiv random", {"name": "ogbg_molhiv"}, "split_seed is 0 there and 1 here"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("PyG-TUDataset ENZYMES errica", {"split_dir": "b"}, "split_dir is ./splits there and b here"),
+        ("PyG-LRGBDataset peptides-func random", {"name": "Peptides-Func"}, "split_seed is 0 there and 1 here"),
+        ("OGB ogbg-molhiv random", {"name": "ogbg_molhiv"}, "split_seed is 0 there and 1 here"),
+    ],
+)
 def test_another_split_under_another_spelling_or_folder_is_refused(tiny, tmp_path, name, given, message):
     tiny["dataset"] = dict(zip(("format", "name", "split_mode"), name.split()))
     folder = tmp_path / "first" / "0"

@@ -61,23 +61,29 @@ def test_sequences_are_a_mean_over_places():
     torch.testing.assert_close(task_loss("cross_entropy", logits, target, Task("graph", "subtoken", 5)), expected)
 
 
-@pytest.mark.parametrize(("name", "task", "text"), [
-    ("cross_entropy", Task("graph", "regression", 1), "use l1 or smoothl1 or mse"),
-    ("l1", MULTI, "l1 needs numbers, and the task is multiclass; use cross_entropy or weighted_cross_entropy"),
-    ("mse", BINARY, "mse needs numbers, and the task is binary"),
-    ("l1", Task("graph", "subtoken", 3), "l1 needs numbers, and the task is subtoken; use cross_entropy"),
-    ("weighted_cross_entropy", Task("graph", "multilabel", 3), "needs classes, and the task is multilabel"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "task", "text"),
+    [
+        ("cross_entropy", Task("graph", "regression", 1), "use l1 or smoothl1 or mse"),
+        ("l1", MULTI, "l1 needs numbers, and the task is multiclass; use cross_entropy or weighted_cross_entropy"),
+        ("mse", BINARY, "mse needs numbers, and the task is binary"),
+        ("l1", Task("graph", "subtoken", 3), "l1 needs numbers, and the task is subtoken; use cross_entropy"),
+        ("weighted_cross_entropy", Task("graph", "multilabel", 3), "needs classes, and the task is multilabel"),
+    ],
+)
 def test_losses_that_do_not_fit(name, task, text):
     assert text in loss_problem(name, task)
 
 
-@pytest.mark.parametrize(("task", "y", "text"), [
-    (classification("graph", 3), torch.tensor([3]), r"in 0\.\.2 \(got y of shape \[1\]"),
-    (classification("graph", 3), torch.tensor([0, 1]), r"need 1 values"),
-    (BINARY, torch.tensor([0.0, 0.5]), r"in 0\.\.1"),
-    (Task("graph", "multilabel", 3), torch.zeros(1, 2), r"need 3 values"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "y", "text"),
+    [
+        (classification("graph", 3), torch.tensor([3]), r"in 0\.\.2 \(got y of shape \[1\]"),
+        (classification("graph", 3), torch.tensor([0, 1]), r"need 1 values"),
+        (BINARY, torch.tensor([0.0, 0.5]), r"in 0\.\.1"),
+        (Task("graph", "multilabel", 3), torch.zeros(1, 2), r"need 3 values"),
+    ],
+)
 def test_targets_that_do_not_fit(task, y, text):
     with pytest.raises(RunError, match=text):
         check_targets(task, Data(x=torch.zeros(2, 1), edge_index=torch.zeros(2, 0, dtype=torch.long), y=y))

@@ -11,9 +11,14 @@ from pydantic import Field, field_validator, model_validator
 from pyg_topomask.run.graphgps.config.base import FROM_DATA, NO_LOADERS, Count, Section, Size, Width, spelled
 
 WITHOUT_STANDARD_SPLIT = (
-    "PyG-MotifDataset", "PyG-InducedCycleDataset", "PyG-LongRangeDataset", "PyG-DigitsDataset", "PyG-TUDataset",
-    "PyG-Amazon", "PyG-Coauthor",
-)  # fmt: skip
+    "PyG-MotifDataset",
+    "PyG-InducedCycleDataset",
+    "PyG-LongRangeDataset",
+    "PyG-DigitsDataset",
+    "PyG-TUDataset",
+    "PyG-Amazon",
+    "PyG-Coauthor",
+)
 """Formats whose data have no split of their own; their default is a random one."""
 
 GENERATED = ("PyG-MotifDataset", "PyG-InducedCycleDataset", "PyG-LongRangeDataset")
@@ -51,9 +56,13 @@ class DatasetConfig(Section):
     task: Literal["graph", "node", "edge", "link_pred"] = "graph"
     """Whether whole graphs, nodes or edges are predicted."""
     task_type: Literal[
-        "classification", "classification_binary", "classification_multi", "classification_multilabel", "regression",
+        "classification",
+        "classification_binary",
+        "classification_multi",
+        "classification_multilabel",
+        "regression",
         "subtoken_prediction",
-    ] = "classification"  # fmt: skip
+    ] = "classification"
     """Kind of target."""
     split_mode: (
         Literal["standard", "random", "fixed", "errica"]

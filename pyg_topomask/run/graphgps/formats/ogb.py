@@ -23,10 +23,12 @@ from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
 from pyg_topomask.run.task import PARTS, Parts, Task, classification
 
 LRGB = {
-    "peptides-func": Task("graph", "multilabel", 10), "peptides-struct": Task("graph", "regression", 11),
-    "pascalvoc-sp": classification("node", 21), "coco-sp": classification("node", 81),
+    "peptides-func": Task("graph", "multilabel", 10),
+    "peptides-struct": Task("graph", "regression", 11),
+    "pascalvoc-sp": classification("node", 21),
+    "coco-sp": classification("node", 81),
     "pcqm-contact": Task("edge", "binary", 1, ranked=True),
-}  # fmt: skip
+}
 """Data sets of the Long Range Graph Benchmark (Dwivedi et al., NeurIPS 2022) and their tasks."""
 
 LRGB_NAMES = {

@@ -36,8 +36,10 @@ _APART = ("EquivStableLapPE", "GraphormerBias", "RRWP")
 """Encodings that are not concatenated to node features."""
 
 _WITH_KERNEL: dict[str, Callable[[Any], BaseTransform]] = {
-    "RWSE": AddRandomWalkEncoding, "RRWP": AddRelativeWalkEncoding, "HKdiagSE": AddHeatDiagonalEncoding,
-}  # fmt: skip
+    "RWSE": AddRandomWalkEncoding,
+    "RRWP": AddRelativeWalkEncoding,
+    "HKdiagSE": AddHeatDiagonalEncoding,
+}
 """Encodings whose transform takes the steps or times of ``posenc_*.kernel``."""
 
 

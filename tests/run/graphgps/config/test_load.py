@@ -47,38 +47,49 @@ def test_names_may_look_like_numbers(file, tiny, tag):
     assert load(tiny, ["metric_agg=null"]).config.metric_agg is None
 
 
-@pytest.mark.parametrize(("key", "suggestion"), [
-    ("gt.layrs", "gt.layers"), ("optim.dropout", "gt.dropout"), ("optm.base_lr", "optim"),
-    ("gt.sprase.k", "gt.sparse.k"), ("gt.kq_dim", "gt.sparse.kq_dim"), ("optim.lr", "optim.base_lr"),
-    ("train.epochs", "optim.max_epoch"), ("num_heads", "gt.n_heads"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "suggestion"),
+    [
+        ("gt.layrs", "gt.layers"),
+        ("optim.dropout", "gt.dropout"),
+        ("optm.base_lr", "optim"),
+        ("gt.sprase.k", "gt.sparse.k"),
+        ("gt.kq_dim", "gt.sparse.kq_dim"),
+        ("optim.lr", "optim.base_lr"),
+        ("train.epochs", "optim.max_epoch"),
+        ("num_heads", "gt.n_heads"),
+    ],
+)
 def test_suggestions(tiny, key, suggestion):
     with pytest.raises(ConfigError, match=f"command line: {key.split('.')[0]}.*Did you mean '{suggestion}'"):
         load(tiny, [f"{key}=1"])
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    (TEXT + "  wieght_decay: 1\n", r"line 6: optim\.wieght_decay: .* Did you mean 'optim\.weight_decay'"),
-    (TEXT + "  2: {a: 3}\n1: 2\n", r"line 6: optim\.2: a key must be a name\n.*line 7: 1: a key must be a name"),
-    ("dataset: [1, 2\nname: x\n", r"some\.yaml, line 2, column 5: unreadable YAML"),
-    (TEXT + "  base_lr: 1\n", r"line 6: optim\.base_lr is given a second time \(first in line 5\)"),
-    (TEXT + "optim.max_epoch: 1\n", r"line 6: optim\.max_epoch: unknown key"),
-    ("- 1\n", r"some\.yaml, line 1: a config is a mapping of sections \(got list\)"),
-    ("# dummy file\n", r"some\.yaml, line 1: a config is a mapping of sections, and this file contains none"),
-    (TEXT.replace("2E-3", "fast"), r"line 5: optim\.base_lr: input should be a valid number.*\(got 'fast'\)"),
-    (TEXT.replace("2E-3", ".inf"), r"line 5: optim\.base_lr: .*finite"),
-    (TEXT + "gt:\n  sparse:\n    k: 0\n", r"line 8: gt\.sparse\.k: input should be greater .*\(got 0\)"),
-    ("optim: {base_lr: 1}\n", r"dataset: this key is required"),
-    (f"a: {DEEP}", "nested too deeply"),
-    ("seed: !!python/object/apply:os.system [exit]", "could not determine a constructor"),
-    (f"{DATA}x: &x {{y: *x}}", "line 2: x: unknown key"),
-    (f"{DATA}seed: 0x{'f' * 9000}", r"line 2, column 7: .*a number has 9002 characters; at most 400 are allowed"),
-    (f"{DATA}topomask: {{lengths: [.5, x]}}", r"line 2: topomask\.lengths: .*\(got 'x'\)"),
-    (DATA.replace("}", f", split_mode: cv-kfold-{'9' * 5000}}}"), r"dataset\.split_mode: .* pattern"),
-    (DATA + "".join(f"x{i}: 1\n" for i in range(50)), r"line 21: x19: unknown key\.\n.* has 30 more problems$"),
-    # Each line expands to twice as many entries as the line before, a billion in all.
-    (DATA + "seed: &a0 [1]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(30)), "unknown key"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TEXT + "  wieght_decay: 1\n", r"line 6: optim\.wieght_decay: .* Did you mean 'optim\.weight_decay'"),
+        (TEXT + "  2: {a: 3}\n1: 2\n", r"line 6: optim\.2: a key must be a name\n.*line 7: 1: a key must be a name"),
+        ("dataset: [1, 2\nname: x\n", r"some\.yaml, line 2, column 5: unreadable YAML"),
+        (TEXT + "  base_lr: 1\n", r"line 6: optim\.base_lr is given a second time \(first in line 5\)"),
+        (TEXT + "optim.max_epoch: 1\n", r"line 6: optim\.max_epoch: unknown key"),
+        ("- 1\n", r"some\.yaml, line 1: a config is a mapping of sections \(got list\)"),
+        ("# dummy file\n", r"some\.yaml, line 1: a config is a mapping of sections, and this file contains none"),
+        (TEXT.replace("2E-3", "fast"), r"line 5: optim\.base_lr: input should be a valid number.*\(got 'fast'\)"),
+        (TEXT.replace("2E-3", ".inf"), r"line 5: optim\.base_lr: .*finite"),
+        (TEXT + "gt:\n  sparse:\n    k: 0\n", r"line 8: gt\.sparse\.k: input should be greater .*\(got 0\)"),
+        ("optim: {base_lr: 1}\n", r"dataset: this key is required"),
+        (f"a: {DEEP}", "nested too deeply"),
+        ("seed: !!python/object/apply:os.system [exit]", "could not determine a constructor"),
+        (f"{DATA}x: &x {{y: *x}}", "line 2: x: unknown key"),
+        (f"{DATA}seed: 0x{'f' * 9000}", r"line 2, column 7: .*a number has 9002 characters; at most 400 are allowed"),
+        (f"{DATA}topomask: {{lengths: [.5, x]}}", r"line 2: topomask\.lengths: .*\(got 'x'\)"),
+        (DATA.replace("}", f", split_mode: cv-kfold-{'9' * 5000}}}"), r"dataset\.split_mode: .* pattern"),
+        (DATA + "".join(f"x{i}: 1\n" for i in range(50)), r"line 21: x19: unknown key\.\n.* has 30 more problems$"),
+        # Each line expands to twice as many entries as the line before, a billion in all.
+        (DATA + "seed: &a0 [1]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(30)), "unknown key"),
+    ],
+)
 def test_wrong_files(file, text, message):
     with pytest.raises(ConfigError, match=message) as caught:
         load(file(text))
@@ -119,11 +130,14 @@ def test_an_empty_section_is_at_its_defaults(file):
     assert load(path, ["gt.sparse.kq_dim=5"]).config.gt.sparse.kq_dim == 5
 
 
-@pytest.mark.parametrize(("overrides", "message"), [
-    (["optim.base_lr"], "no value given"),
-    (["seed.x=1"], "'seed' is not a section"),
-    ([f"gt.layers={DEEP}"], r"gt\.layers: .* is not a YAML value .*nested too deeply"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optim.base_lr"], "no value given"),
+        (["seed.x=1"], "'seed' is not a section"),
+        ([f"gt.layers={DEEP}"], r"gt\.layers: .* is not a YAML value .*nested too deeply"),
+    ],
+)
 def test_wrong_overrides(tiny, overrides, message):
     with pytest.raises(ConfigError, match=message) as caught:
         load(tiny | {"seed": 1}, overrides)

@@ -50,23 +50,26 @@ def test_keys_of_exphormer_and_k_mip(molecules):
         load({"dataset": {"format": "PyG-ZINC"}})
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("range(4)", [0, 1, 2, 3]),
-    (" range( 1, 9 ,3 ) ", [1, 4, 7]),
-    ("[1, 2.5]", [1, 2.5]),
-    ("(3,)", [3]),
-    ("__import__('os').system('false')", "never executed"),
-    ("range(1, 2**9)", "never executed"),
-    ("[i for i in range(3)]", "never executed"),
-    ("range(1,2,3,4)", "never executed"),
-    ("range(1,9,0)", "never executed"),
-    ("[True]", "never executed"),
-    ("[1e999]", "never executed"),
-    ("range(10000000000000000000000)", "never executed"),
-    ("-" * 100_000 + "1", "never executed"),
-    ("range(99999999)", "has 99999999 numbers; at most 10000"),
-    ("range(-2,3)", "must not be negative"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("range(4)", [0, 1, 2, 3]),
+        (" range( 1, 9 ,3 ) ", [1, 4, 7]),
+        ("[1, 2.5]", [1, 2.5]),
+        ("(3,)", [3]),
+        ("__import__('os').system('false')", "never executed"),
+        ("range(1, 2**9)", "never executed"),
+        ("[i for i in range(3)]", "never executed"),
+        ("range(1,2,3,4)", "never executed"),
+        ("range(1,9,0)", "never executed"),
+        ("[True]", "never executed"),
+        ("[1e999]", "never executed"),
+        ("range(10000000000000000000000)", "never executed"),
+        ("-" * 100_000 + "1", "never executed"),
+        ("range(99999999)", "has 99999999 numbers; at most 10000"),
+        ("range(-2,3)", "must not be negative"),
+    ],
+)
 def test_times_are_read_and_never_executed(text, found):
     values = {"dataset": {"format": "OGB", "name": "ogbg-molhiv"}, "posenc_RWSE": {"kernel": {"times_func": text}}}
     if isinstance(found, list):

@@ -141,11 +141,14 @@ def test_a_stitched_mask_gets_walks_for_each_factor():
     assert set(requirements(config)) <= set(transform(GRAPHS["star"]).to_dict())
 
 
-@pytest.mark.parametrize(("mask", "settings", "wanted"), [
-    ("tree", [], AddTreeOrder()),
-    ("forest", ["topomask.spanning_tree=minimum"], AddTreeOrder("minimum", "edge_weight")),
-    ("toeplitz", needed("toeplitz"), AddGridShape()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mask", "settings", "wanted"),
+    [
+        ("tree", [], AddTreeOrder()),
+        ("forest", ["topomask.spanning_tree=minimum"], AddTreeOrder("minimum", "edge_weight")),
+        ("toeplitz", needed("toeplitz"), AddGridShape()),
+    ],
+)
 def test_the_structure_that_the_mask_needs_is_added(mask, settings, wanted):
     steps = build_sampling_transforms(masked(f"topomask.mask={mask}", *settings), seed=5)
     assert list(map(repr, steps)) == [repr(wanted)]
