@@ -9,11 +9,14 @@ from functools import partial
 
 import pytest
 import torch
-from torch.nn import Linear
+from torch.autograd.functional import jacobian, vhp
+from torch.nn import Linear, Module
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import DataLoader
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GINEConv
+from torch_geometric.utils import to_undirected
+from torch_geometric.utils.influence import jacobian_l1
 
 from pyg_topomask.loader import collate
 from pyg_topomask.nn import (
@@ -133,6 +136,40 @@ def checked(model, close, **settings):
     expected = model(other.x, other.edge_index, other.batch, other, **more)
     torch.testing.assert_close(program.module()(**graph_inputs(other, model)), expected, **close)
     return program
+
+
+class Planned(Module):
+    """An attention with its plan, which PyG calls as ``model(x, edge_index)``."""
+
+    def __init__(self, attn, plan):
+        super().__init__()
+        self.attn, self.planned = attn, plan
+
+    def forward(self, x, edge_index=None):
+        return self.attn(x, plan=self.planned)
+
+
+@slow
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_jacobians(name):
+    """By `torch.func`, mapped by autograd, and for PyG's ``total_influence``; and a second derivative."""
+    attn = attention(name).double()
+    batch, close = next(batches_for(attn)), tolerance(name)
+    x, run = batch.x, Planned(attn, attn.plan(batch))
+
+    def eager(x):
+        return attn(x, batch.batch, batch)
+
+    wanted = jacobian(eager, x)
+    for found in (torch.func.jacrev(run)(x), jacobian(run, x, vectorize=True)):
+        torch.testing.assert_close(found, wanted, **close)
+    everywhere = torch.ones(len(x), len(x)).triu(1).nonzero().t()
+    graph = Data(x=x, edge_index=to_undirected(everywhere))
+    influence = jacobian_l1(run, graph, 1, 2, "cpu")  # which `total_influence` sums in float32
+    torch.testing.assert_close(influence, wanted[2].abs().sum((0, 2)), **close)
+    direction = torch.randn_like(x)
+    second = [vhp(lambda x, f=f: f(x).square().sum(), x, direction)[1] for f in (run, eager)]
+    torch.testing.assert_close(*second, **close)
 
 
 OTHERS = {
