@@ -98,8 +98,8 @@ class Plan:
 class _Active:
     """The plan that is being made, or read, and how many results of each function were read from it."""
 
-    def __init__(self, plan: Plan, makes: bool, like: Plan | None = None) -> None:
-        self.plan, self.makes, self.like = plan, makes, like
+    def __init__(self, plan: Plan, makes: bool, like: Plan | None = None, is_apart: bool = False) -> None:
+        self.plan, self.makes, self.like, self.is_apart = plan, makes, like, is_apart
         self.taken: dict[str, int] = {}
 
 
@@ -127,6 +127,11 @@ def num_graphs() -> int | None:
     return _state.active.plan.num_graphs if _state.active is not None and not _state.active.makes else None
 
 
+def inside() -> bool:
+    """Whether a function runs of which a plan that is being made keeps the result alone."""
+    return _state.active is not None and _state.active.is_apart
+
+
 def planned() -> bool:
     """Whether a plan is being made or read: then nothing may be decided by the values of what is learned."""
     return _state.active is not None
@@ -136,6 +141,12 @@ def planned() -> bool:
 def made(plan: Plan, like: Plan | None = None) -> Iterator[None]:
     """Keep in a plan what the functions of `once_per_batch` find meanwhile, and choose as for an earlier plan."""
     yield from _during(_Active(plan, True, like))
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Keep nothing meanwhile in the plan that is being made, which keeps what comes of it as a whole."""
+    yield from _during(_Active(Plan(), True, is_apart=True))
 
 
 @contextmanager
@@ -167,7 +178,7 @@ def once(name: str, find: Callable[[], Any]) -> Any:
         if len(results) < len(earlier):
             results.append(earlier[len(results)])
             return results[-1]
-        with made(Plan()):
+        with apart():
             results.append(find())
         return results[-1]
     number = active.taken.get(name, 0)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pyg_topomask import plan as plans
+from pyg_topomask.checks import readable
 from pyg_topomask.ops.memo import kept_property, once_per_batch, outside_transforms
 from pyg_topomask.ops.segment import SizeGroups, size_groups
 
@@ -150,7 +151,7 @@ def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) ->
 
 def check_within_graphs(layout: BlockLayout, row: Tensor, col: Tensor) -> None:
     """Refuse mask entries that connect two graphs (on CPU). Raises ValueError."""
-    if row.is_cuda:
+    if not readable(row):
         return
     crosses = layout.block.index_select(0, row) != layout.block.index_select(0, col)
     if bool(crosses.any()):
@@ -201,7 +202,7 @@ def product_blocks(layout: BlockLayout, left: Triples | None, right: Triples | N
     if right is None:
         return fill_blocks(layout, col, row, value)
     first = fill_blocks(layout, row, col, value)
-    second = first if right is left else fill_blocks(layout, *right)
+    second = first if right[2] is value else fill_blocks(layout, *right)
     return multiply_blocks(second, [block.mT for block in first])
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pyg_topomask import plan as plans
+from pyg_topomask.ops.native.loader import is_transformed
 
 
 class Mapped(torch.autograd.Function):
@@ -86,3 +91,14 @@ class Bilinear(Mapped):
         parts = [] if of_left is None else [cls.apply(of_left, right, *ctx.rest)]
         parts += [] if of_right is None else [cls.apply(left, of_right, *ctx.rest)]
         return sum(parts[1:], parts[0])
+
+
+def recomputed(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    """The result of a function, which the backward pass computes again instead of keeping what it needs.
+
+    Everything is kept in a run with a plan, which the backward pass is not a part of, and within transforms of
+    `torch.func`, which have no rules for checkpoints.
+    """
+    if is_transformed() or plans.reading():
+        return function(*inputs)
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]

@@ -103,7 +103,10 @@ def once_per_setting(most: int) -> Callable[[Callable[..., Result]], Callable[..
 
 
 class cached(Generic[Result]):  # noqa: N801
-    """A `functools.cached_property` without a lock, which ``torch.compile`` can trace."""
+    """A `functools.cached_property` without a lock, which ``torch.compile`` can trace.
+
+    What a function finds that is a part of a plan does not stay in other objects, where a run with the plan misses it.
+    """
 
     def __init__(self, function: Callable[[Any], Result]) -> None:
         self.function, self.__doc__ = function, function.__doc__
@@ -114,8 +117,12 @@ class cached(Generic[Result]):  # noqa: N801
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
         if instance is None:
             return self
+        return self._found(instance, stays=not plans.inside())
+
+    def _found(self, instance: Any, stays: bool) -> Result:
         result = self.function(instance)
-        object.__setattr__(instance, self.name, result)
+        if stays:
+            object.__setattr__(instance, self.name, result)
         return result
 
 
@@ -129,9 +136,8 @@ class kept_property(cached[Result]):  # noqa: N801
         if instance is None or torch.compiler.is_compiling():
             return super().__get__(instance, owner)
         # A plan keeps the object together with its properties.
-        with torch.inference_mode(False), plans.made(plans.Plan()) if plans.making() else nullcontext():
-            nested = (torch._C._functorch.maybe_current_level() or 0) > 1
-            return self.function(instance) if nested else super().__get__(instance, owner)
+        with torch.inference_mode(False), plans.apart() if plans.making() else nullcontext():
+            return self._found(instance, stays=(torch._C._functorch.maybe_current_level() or 0) <= 1)
 
 
 def is_captured(x: Tensor) -> bool:

@@ -52,9 +52,9 @@ from pyg_topomask.testing import GRAPHS, examples, prepared
 slow = pytest.mark.slow
 
 SIZES = (
-    ("path", "star", "weighted", "two_parts"),
-    ("star", "one_way", "weighted", "path", "two_parts"),
-    ("path", "weighted", "path", "two_parts", "star", "path"),
+    ("path", "star", "isolated", "two_parts"),
+    ("star", "isolated", "weighted", "path", "two_parts"),
+    ("path", "isolated", "path", "two_parts", "star", "path", "weighted"),
 )
 """Graphs of three batches. Tracing takes equal sizes in the first batch for always equal."""
 
@@ -81,7 +81,7 @@ def model_of(*attentions, conv=GCNConv, **settings):
 
 def batches_for(module, edge_dim=None, weighted=False, dtype=torch.float64):
     on_grids = "grid_shape" in module.requires
-    for names in [("path", "single") * (2 + n) for n in range(3)] if on_grids else SIZES:
+    for names in [("path",) * n for n in (2, 3, 5)] if on_grids else SIZES:
         graphs = prepared(module, [GRAPHS[name].clone() for name in names])
         for graph in graphs:
             graph.x = torch.randn(graph.num_nodes, 8, dtype=dtype)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module
-from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
@@ -26,6 +25,7 @@ from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.masked import masked_linear_attention, masked_softmax_attention, problem_of
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_weights
+from pyg_topomask.ops.functions import recomputed
 from pyg_topomask.ops.numerics import at_least_float32
 
 KERNELS = (*FEATURE_MAP, "softmax")
@@ -160,9 +160,7 @@ class MaskedAttention(Attention):
         now = copy.copy(feature_map)  # the backward pass computes features again, perhaps after a redraw
         now._buffers = dict(feature_map._buffers)
         heads = zip(*(x.split(1, dim=1) for x in (q, k, v)))
-        return torch.cat(
-            [checkpoint(attend, now, *head, use_reentrant=False, preserve_rng_state=False) for head in heads], dim=1
-        )
+        return torch.cat([recomputed(attend, now, *head) for head in heads], dim=1)
 
     def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> AttentionMask | None:
         """The mask of this batch, or None for ones within each graph."""

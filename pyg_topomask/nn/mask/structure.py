@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import groupby
 from math import prod
+from operator import index
 from typing import Any
 
 import torch
@@ -69,10 +70,13 @@ def grid_operator(mask: Mask, graph: Data, build: Callable[[tuple[int, ...], int
     """
     (shapes,) = mask.read(graph)
     grids = _grids(shapes, graph.get("ptr"), count_nodes(graph))
+    if len(grids) == 1:  # the number of equal grids is a size in compiled code
+        shape = tuple(map(index, grids[0][0]))  # for which compiled code is made
+        return build(shape, count_nodes(graph) // prod(shape))
     operators = [build(shape, count) for shape, count in grids]
     if not operators:
         return build((1,) * shapes.size(1), 0)
-    return operators[0] if len(operators) == 1 else BlockDiagonalOperator(operators)
+    return BlockDiagonalOperator(operators)
 
 
 @once_per_batch

@@ -15,6 +15,7 @@ beside the others, it is one more product of the mask, with R columns.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def solve(problem: Problem, path: str) -> Tensor:
     """
     mask = problem.mask
     if path == "auto" and getattr(mask, "head_groups", None):
-        starts = torch.tensor([count for count, _ in mask.head_groups]).cumsum(0).tolist()
+        starts = list(accumulate(count for count, _ in mask.head_groups))
         parts = zip(mask.head_groups, [0, *starts], starts)
         return torch.cat([solve(_of_heads(problem, part, a, b), path) for (_, part), a, b in parts], dim=1)
     linear = problem.kernel.name == "linear" and not problem.kernel.signed

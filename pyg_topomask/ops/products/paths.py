@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.limits import limits
+from pyg_topomask.ops.functions import recomputed
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.native.op import CompiledOp, Entry
 from pyg_topomask.ops.products.forest import build_forest
 from pyg_topomask.ops.products.slices import SlicedAttention, with_all_columns
@@ -98,9 +97,7 @@ def _preorder(parent: Tensor) -> tuple[Tensor, Tensor]:
 def _plain(x: Tensor, weight: Tensor, parent: Tensor, by_hop: bool) -> Tensor:
     """The products in plain torch."""
     if not by_hop:
-        if is_transformed():  # torch.func has no rules for checkpoints
-            return forest_product(parent, x, weight)
-        return checkpoint(forest_product, parent, x, weight, use_reentrant=False, preserve_rng_state=False)
+        return recomputed(forest_product, parent, x, weight)
 
     def sums(x: Tensor) -> Tensor:
         counts = hop_counts(parent, x.flatten(1), weight.size(1) - 1)
@@ -108,9 +105,7 @@ def _plain(x: Tensor, weight: Tensor, parent: Tensor, by_hop: bool) -> Tensor:
 
     step = max(1, limits.slice_numbers // 4 // max(x.size(0) * x.size(1) * weight.size(1), 1))
     parts = x.split(step, dim=2)
-    if is_transformed():  # torch.func has no rules for checkpoints
-        return torch.cat([sums(part) for part in parts], dim=2)
-    return torch.cat([checkpoint(sums, part, use_reentrant=False, preserve_rng_state=False) for part in parts], dim=2)
+    return torch.cat([recomputed(sums, part) for part in parts], dim=2)
 
 
 class _ForestProduct(CompiledOp):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask import plan as plans
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.functions import recomputed
 from pyg_topomask.ops.numerics import absolute, with_ones
 
 # The fewest columns per product.
@@ -57,10 +56,7 @@ def attend(problem: Problem) -> Tensor:
     sums: Tensor | float = 0.0
     for a in range(0, num_features, step):
         q, k = (x[..., a : a + step] for x in (problem.q, problem.k))
-        if loader.is_transformed():  # torch.func has no rules for checkpoints
-            sums = sums + slice_sums(q, k, values)
-        else:
-            sums = sums + checkpoint(slice_sums, q, k, values, use_reentrant=False, preserve_rng_state=False)
+        sums = sums + recomputed(slice_sums, q, k, values)
     if isinstance(sums, float):  # without features, all outputs are zero
         return torch.zeros_like(problem.v)
     return problem.finish(sums, problem.row_norm())
