@@ -100,6 +100,7 @@ class _Active:
 
     def __init__(self, plan: Plan, makes: bool, like: Plan | None = None, is_apart: bool = False) -> None:
         self.plan, self.makes, self.like, self.is_apart = plan, makes, like, is_apart
+        self.properties: list[tuple[Any, str]] = []  # what objects of the plan have kept meanwhile
         self.taken: dict[str, int] = {}
 
 
@@ -130,6 +131,12 @@ def num_graphs() -> int | None:
 def inside() -> bool:
     """Whether a function runs of which a plan that is being made keeps the result alone."""
     return _state.active is not None and _state.active.is_apart
+
+
+def note(instance: Any, name: str) -> None:
+    """Note that an object of the plan has kept a property."""
+    if _state.active is not None:
+        _state.active.properties.append((instance, name))
 
 
 def planned() -> bool:
@@ -163,11 +170,12 @@ def _during(active: _Active | None) -> Iterator[None]:
         _state.active = before
 
 
-def once(name: str, find: Callable[[], Any]) -> Any:
+def once(name: str, find: Callable[[], Any], forgets: Callable[[Any], bool] = lambda result: False) -> Any:
     """The result of a function: kept in the plan that is being made, or read from the plan of this run.
 
     What the function calls is not kept by itself. A name without a dot is that of a choice, which a plan takes from the
-    earlier plan that it is ``like``.
+    earlier plan that it is ``like``. If it ``forgets`` by its result, objects of the plan lose the properties that were
+    found for it, so that plans of different batches have the same tensors.
     """
     active = _state.active
     if active is None:
@@ -180,6 +188,10 @@ def once(name: str, find: Callable[[], Any]) -> Any:
             return results[-1]
         with apart():
             results.append(find())
+            noted = _state.active.properties  # type: ignore[union-attr]
+        if forgets(results[-1]):
+            for instance, key in noted:
+                vars(instance).pop(key, None)
         return results[-1]
     number = active.taken.get(name, 0)
     active.taken[name] = number + 1
@@ -222,7 +234,7 @@ class _Writer:
         if isinstance(value, list | tuple):
             return [_name(type(value)), number, [self.write(entry) for entry in value]]
         hidden = getattr(value, "of_host", ())
-        entries = {key: entry for key, entry in vars(value).items() if key not in hidden}
+        entries = {key: entry for key, entry in sorted(vars(value).items()) if key not in hidden}
         return ["object", number, _name(type(value)), [[key, self.write(entry)] for key, entry in entries.items()]]
 
 

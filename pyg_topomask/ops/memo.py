@@ -137,7 +137,9 @@ class kept_property(cached[Result]):  # noqa: N801
             return super().__get__(instance, owner)
         # A plan keeps the object together with its properties.
         with torch.inference_mode(False), plans.apart() if plans.making() else nullcontext():
-            return self._found(instance, stays=(torch._C._functorch.maybe_current_level() or 0) <= 1)
+            result = self._found(instance, stays=(torch._C._functorch.maybe_current_level() or 0) <= 1)
+        plans.note(instance, self.name)
+        return result
 
 
 def is_captured(x: Tensor) -> bool:

@@ -81,6 +81,9 @@ def model_of(*attentions, conv=GCNConv, **settings):
 
 def batches_for(module, edge_dim=None, weighted=False, dtype=torch.float64):
     on_grids = "grid_shape" in module.requires
+    if isinstance(module, GPSModel):  # for the transforms
+        settings = (layer.attn.transform_settings for layer in module.layers)
+        module.transform_settings = {key: value for each in settings for key, value in each.items()}
     for names in [("path",) * n for n in (2, 3, 5)] if on_grids else SIZES:
         graphs = prepared(module, [GRAPHS[name].clone() for name in names])
         for graph in graphs:

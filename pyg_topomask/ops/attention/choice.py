@@ -89,7 +89,11 @@ def choose_engine(problem: Problem, path: str = "auto") -> str:
     for watch in _watching:
         watch(problem)
     # A copy, so that what the choice finds does not stay in the problem, where a run with a plan would miss it.
-    chosen: str = plans.once("engine", lambda: _cheapest(replace(problem) if plans.making() else problem, path))
+    chosen: str = plans.once(
+        "engine",
+        lambda: _cheapest(replace(problem) if plans.making() else problem, path),
+        forgets=lambda name: ENGINES[name].path != "pairwise",  # which needs the pairs that were counted
+    )
     if plans.making() and (reason := ENGINES[chosen].refuses(problem)):
         raise ValueError(f"the engine {chosen!r} of the earlier plan cannot serve this batch: {reason}")
     return _on_device(chosen, problem.v) if plans.reading() else chosen

@@ -30,6 +30,8 @@ class WalkProduct:
         ValueError: If the walks are not those of such a graph, or one is longer than ``max_length``.
     """
 
+    of_host = ("counts",)
+
     def __init__(
         self,
         left: WalkTable,
