@@ -67,7 +67,8 @@ def walks(seed):
 def classes():
     """Every public class, or function that builds a head, by its name."""
     found = [getattr(home, name) for home in HOMES for name in home.__all__]
-    found = [value for value in found if inspect.isclass(value)] + [v for table in TABLES for v in table.values()]
+    found = [value for value in found if inspect.isclass(value) and value is not nn.Plan]
+    found += [v for table in TABLES for v in table.values()]
     return {getattr(cls, "__name__", None) or cls.func.__name__: cls for cls in found}
 
 

@@ -122,10 +122,11 @@ CONV_CASES = [
 @pytest.mark.parametrize(("name", "edges", "stable"), CONV_CASES)
 def test_convolution_repeats(batch, name, edges, stable):
     settings = {"act": "relu", "dropout": 0.0, "stable": stable, "last": False, "alone": False}
-    settings |= {"channels": CHANNELS, "heads": NUM_HEADS, "edge_dim": CHANNELS if edges else None}
+    settings |= {"channels": CHANNELS, "heads": NUM_HEADS, "edge_dim": CHANNELS if edges else None, "num_types": 2}
+    types = {"edge_type": torch.arange(batch.num_edges) % 2} if CONVS[name].takes_types else {}
     extra = ["edge_attr"] * edges + ["pe"] * stable
     shapes = {"edge_attr": (batch.num_edges, CHANNELS), "pe": (batch.num_nodes, 4)}
-    call = lambda conv, x, *given: conv(x, batch.edge_index, **dict(zip(extra, given)))  # noqa: E731
+    call = lambda conv, x, *given: conv(x, batch.edge_index, **dict(zip(extra, given)), **types)  # noqa: E731
     inputs = [draw(batch.num_nodes, CHANNELS), *(draw(*shapes[name]) for name in extra)]
     assert_repeats(lambda: CONVS[name].build(**settings), call, *inputs)
 

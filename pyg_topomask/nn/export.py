@@ -21,8 +21,16 @@ class _Planned(Module):
         super().__init__()
         self.model, self.spec = model, spec
 
-    def forward(self, x: Tensor, edge_index: Tensor, plan: list[Tensor], **more: Tensor) -> Any:
-        return self.model(x, edge_index, plan=tree_unflatten(plan, self.spec), **more)
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        plan: list[Tensor],
+        edge_attr: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+    ) -> Any:
+        given = {} if edge_weight is None else {"edge_weight": edge_weight}
+        return self.model(x, edge_index, edge_attr=edge_attr, plan=tree_unflatten(plan, self.spec), **given)
 
 
 def export_model(model: GPSModel, graph: Data) -> ExportedProgram:
@@ -47,8 +55,6 @@ def export_model(model: GPSModel, graph: Data) -> ExportedProgram:
     inputs = graph_inputs(graph, model)
     planned = _Planned(model, tree_flatten(model.plan(graph))[1])
     sizes = torch.utils._pytree.tree_map(lambda x: dict.fromkeys(range(x.dim()), Dim.AUTO), inputs)
-    more = {name: sizes.pop(name) for name in list(sizes) if name not in ("x", "edge_index", "plan")}
-    sizes |= {"more": more} if more else {}
     with torch.no_grad():
         return torch.export.export(planned, (), inputs, dynamic_shapes=sizes, strict=False)
 

@@ -95,7 +95,7 @@ class SoftmaxFeatures(FeatureMap):
         orthogonal = orthogonal * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # uniform over rotations
         norms = torch.randn(num_features, channels, generator=generator, device="cpu").norm(dim=1, keepdim=True)
         projection = orthogonal.transpose(1, 2).reshape(-1, channels)[:num_features] * norms
-        self.projection.copy_(projection)  # in place: captured CUDA graphs read it
+        self.projection = projection.to(self.projection)  # another tensor: a backward pass may still need the old one
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # In place, since features are the largest arrays of a layer and each of these steps would copy them. The norms

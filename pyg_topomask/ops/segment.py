@@ -227,8 +227,13 @@ def split_by_count(count: Tensor, limit: int) -> list[int]:
 
 def segment_sum(x: Tensor, batch: Tensor) -> Tensor:
     """Sum of the rows of ``x`` ``[N, *]`` over each graph of ``batch``: shape ``[B, *]``."""
-    num_graphs = segments(batch).num_graphs
-    return x.new_zeros(num_graphs, *x.shape[1:]).index_add_(0, batch, x)
+    return x.new_zeros(_count(batch), *x.shape[1:]).index_add_(0, batch, x)
+
+
+def _count(batch: Tensor) -> int:
+    """Number of graphs, which a plan knows."""
+    planned = plans.num_graphs()
+    return segments(batch).num_graphs if planned is None else planned
 
 
 def segment_mean(x: Tensor, batch: Tensor | None, num_graphs: int) -> Tensor:
@@ -248,10 +253,8 @@ def segment_mean(x: Tensor, batch: Tensor | None, num_graphs: int) -> Tensor:
 
 def segment_max(x: Tensor, batch: Tensor) -> Tensor:
     """Largest row of ``x`` ``[N, *]`` in each graph of ``batch``: shape ``[B, *]``; −inf for a graph without nodes."""
-    num_graphs = plans.num_graphs()
-    num_graphs = segments(batch).num_graphs if num_graphs is None else num_graphs
     graph = batch.long().view(-1, *[1] * (x.dim() - 1)).expand_as(x)
-    return x.new_full((num_graphs, *x.shape[1:]), -torch.inf).scatter_reduce(0, graph, x, "amax")
+    return x.new_full((_count(batch), *x.shape[1:]), -torch.inf).scatter_reduce(0, graph, x, "amax")
 
 
 def segment_linear_attention(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:

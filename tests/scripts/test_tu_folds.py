@@ -52,9 +52,10 @@ def test_attentions_have_the_settings_of_their_configs(script, method):
         own = own.model_copy(update={"topomask": own.topomask.model_copy(update={"feed_forward": True})})
         assert config.topomask.model_copy(update={"encoder_dropout": 0.0}) == own.topomask
         return
-    assert config.topomask == own.topomask
-    assert config.optim == own.optim
-    assert config.gt == own.gt.model_copy(update={"layers": 2})
+    kernel = {"kernel"}  # neither reads it
+    assert config.topomask.model_dump(exclude=kernel) == own.topomask.model_dump(exclude=kernel)
+    assert config.optim.model_dump() == own.optim.model_dump()
+    assert config.gt.model_dump() == own.gt.model_copy(update={"layers": 2}).model_dump()
 
 
 def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):

@@ -69,7 +69,7 @@ def _heat(csr: CSR, ptr: Sequence[int], width: int, times: Sequence[float]) -> T
     matrix, radius = _shifted_laplacian(csr, times)
     low, high, tol = np.array([[0.0], [2 * radius], [2e-7]])
     series = heat_series(low, high, tol, max(times), torch.device("cpu"))
-    coeffs = series.coeffs(torch.tensor(times))[:, 0]  # [K + 1, times]
+    coeffs = series.coeffs(torch.tensor(times, dtype=torch.float64))[:, 0]  # [K + 1, times]
     last = coeffs.size(0) - 1
     moments = torch.zeros(ptr[-1], last + 1, dtype=torch.float64)
     for block in unit_columns(ptr, width):
