@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.memo import cached, once_per_batch
@@ -243,13 +244,17 @@ def row_sums(mask: AttentionMask) -> Tensor:
     If the pairs are kept with coefficients, these are added up once per batch; their weights alone are learned.
     """
     support = mask.support
-    if support is not None and support.kept and support.count() <= limits.per_stored * mask.num_multiply_adds:
+    if support is not None and support.kept and plans.once("sums", lambda: _has_few_pairs(mask, support)):
         pattern, entries = support.pairs(None)
         if isinstance(entries, Combination):
             sums = pattern.restore(_sums_by_row(entries.coeffs, pattern.rowptr))
             return (sums[:, None] * entries.weights).sum(-1)
     sizes = (mask.num_nodes, 1) if mask.heads is None else (mask.num_nodes, mask.heads, 1)
     return mask.product(torch.ones(sizes, dtype=mask.dtype, device=mask.device)).flatten(1)
+
+
+def _has_few_pairs(mask: AttentionMask, support: Support) -> bool:
+    return support.count() <= limits.per_stored * mask.num_multiply_adds
 
 
 def rows_of(mask: Any, rows: Tensor) -> Tensor:
