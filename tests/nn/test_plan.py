@@ -122,11 +122,8 @@ def test_one_graph_serves_all_batches(name):
 
 
 # Products with masks of trees in plain torch sweep as often as the trees are deep, which no program can.
-EXPORTED = [
-    *ATTENTIONS,
-    *(name for name in MASKED if name.endswith("relu") and not name.startswith(("forest", "tree"))),
-]
-EXPORTED += ["forest, softmax", "tree max_hops=8, softmax"]  # in blocks
+ON_TREES = ("forest", "tree")
+EXPORTED = [*ATTENTIONS, *(name for name in MASKED if name.endswith("relu") and not name.startswith(ON_TREES))]
 
 
 @slow
@@ -213,6 +210,8 @@ def test_other_models(name):
         for one in (model, called):
             found = results(model, one(batch.x, batch.edge_index, plan=plan, **more), inputs)
             torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+    if name == "sum":  # programs of sums serve one number of nodes
+        return
     checked(model.eval(), {"rtol": 1e-8, "atol": 1e-10}, edge_dim=settings.get("edge_dim"), weighted=weighted)
 
 
