@@ -101,4 +101,4 @@ def recomputed(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     """
     if is_transformed() or plans.reading():
         return function(*inputs)
-    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
