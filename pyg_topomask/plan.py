@@ -108,6 +108,7 @@ class _State(threading.local):
     """Each thread has its own plan: one may prepare batches while another trains."""
 
     active: _Active | None = None
+    is_plain = False
 
 
 _state = _State()
@@ -126,6 +127,21 @@ def reading() -> bool:
 def num_graphs() -> int | None:
     """Number of graphs of the plan that is being read; :obj:`None` if there is none."""
     return _state.active.plan.num_graphs if _state.active is not None and not _state.active.makes else None
+
+
+def is_plain() -> bool:
+    """Whether plans are made for programs, which run in plain torch."""
+    return _state.is_plain
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Make plans for programs meanwhile, without compiled functions."""
+    before, _state.is_plain = _state.is_plain, True
+    try:
+        yield
+    finally:
+        _state.is_plain = before
 
 
 def inside() -> bool:

@@ -11,7 +11,9 @@ from torch.nn import Module
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_geometric.data import Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.nn.gps_model import GPSModel
+from pyg_topomask.plan import Plan
 
 
 class _Planned(Module):
@@ -53,7 +55,7 @@ def export_model(model: GPSModel, graph: Data) -> ExportedProgram:
             f"export_model takes a GPSModel (got {type(model).__name__}): for other modules, call torch.export.export"
         )
     inputs = graph_inputs(graph, model)
-    planned = _Planned(model, tree_flatten(model.plan(graph))[1])
+    planned = _Planned(model, tree_flatten(_plan(model, graph))[1])
     sizes = torch.utils._pytree.tree_map(lambda x: dict.fromkeys(range(x.dim()), Dim.AUTO), inputs)
     with torch.no_grad():
         return torch.export.export(planned, (), inputs, dynamic_shapes=sizes, strict=False)
@@ -75,4 +77,9 @@ def graph_inputs(graph: Data, model: GPSModel) -> dict[str, Any]:
     missing = [name for name in names if graph.get(name) is None]
     if missing:
         raise ValueError(f"the model needs {', '.join(map(repr, missing))} on the graph")
-    return {name: graph[name] for name in names} | {"plan": tree_flatten(model.plan(graph))[0]}
+    return {name: graph[name] for name in names} | {"plan": tree_flatten(_plan(model, graph))[0]}
+
+
+def _plan(model: GPSModel, graph: Data) -> Plan:
+    with plans.plain():
+        return model.plan(graph)

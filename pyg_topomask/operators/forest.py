@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator, common_heads
 from pyg_topomask.operators.parameters import parameter_dtype, per_head
@@ -38,7 +39,8 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
     """
 
     def __init__(self, parent: Tensor, length: Tensor, a: float | Tensor, b: float | Tensor) -> None:
-        build_forest(parent)  # checks it
+        if not plans.planned():  # what a run needs of the forest, it finds and checks itself
+            build_forest(parent)  # checks it
         self.parent = parent
         if length.shape != parent.shape:
             raise ValueError(

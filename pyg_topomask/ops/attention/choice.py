@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pyg_topomask import plan as plans
-from pyg_topomask.checks import check_choice, is_exporting
+from pyg_topomask.checks import check_choice
 from pyg_topomask.limits import limits
 from pyg_topomask.ops import triton_support
 from pyg_topomask.ops.attention.costs import estimate
@@ -104,8 +104,6 @@ def _on_device(name: str, like: Tensor) -> str:
     kind, _, language = name.rpartition("_")
     if language not in ("cpp", "triton"):
         return name
-    if is_exporting():  # programs run without this library
-        return kind
     if not like.is_cuda:
         return f"{kind}_cpp"  # which serves all tensors there
     twin = f"{kind}_triton"

@@ -8,7 +8,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from pyg_topomask import plan as plans
-from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.attention.block_means import softmax_in_graphs
 from pyg_topomask.ops.blocks import BlockLayout, layout_of
 from pyg_topomask.ops.edges.block_sparse import one_graph
@@ -58,7 +57,7 @@ def segment_softmax_attention(
     groups = layout.groups
     scale = q.size(-1) ** -0.5 if scale is None else scale
     is_small = plans.once("small", lambda: _is_small(groups))  # a plan serves training and evaluation
-    if bias is None and not dropout and not is_exporting() and is_small:
+    if bias is None and not dropout and is_small:
         means = softmax_in_graphs(q, k, v, layout, scale)
         if means is not None:
             return means

@@ -63,7 +63,7 @@ def _sum(problem: Problem) -> Tensor:
     for scale, mask in problem.mask.terms:
         out, size = _part(_under(problem, mask), mask)
         if scale is not None:
-            size = scale.to(size.dtype).view(len(size), -1, 1) * size
+            size = scale.to(size.dtype).view(size.size(0), -1, 1) * size
         numerator, total = numerator + size * out, total + absolute(size)
     vanished = total.detach() < least_denominator(problem.v.dtype)  # type: ignore[union-attr]  # a sum has terms
     return torch.where(vanished, 0, numerator) / torch.where(vanished, 1, total)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.operators import Operators, is_mapped
@@ -172,6 +173,8 @@ class CompiledOp:
 
     def refuses(self, *inputs: Any) -> str | None:
         """Why the compiled function cannot serve, or should not; :obj:`None` if it can."""
+        if is_exporting() or plans.is_plain():
+            return "programs run without this package"
         if loader.is_transformed():
             return "derivatives in forward mode and transforms of torch.func are left to plain torch"
         for number, x in enumerate(inputs[: self._count]):

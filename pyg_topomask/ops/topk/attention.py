@@ -17,7 +17,7 @@ from torch.nn.functional import dropout as dropped
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask import plan as plans
-from pyg_topomask.checks import check_integer, is_exporting, readable
+from pyg_topomask.checks import check_integer, readable
 from pyg_topomask.ops.attention.block_means import MOST_SELECTED, softmax_in_graphs
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, pairs_triton
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
@@ -114,7 +114,7 @@ def _attend_planned(q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor, b
         return torch.zeros_like(v)
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
-        if is_small and backend == "auto" and not dropout and not is_exporting() and not is_transformed():
+        if is_small and backend == "auto" and not dropout and not is_transformed():
             out = _attend_in_blocks(q, k, values, topk, layout)
             if out is not None:
                 return out.to(v.dtype)
