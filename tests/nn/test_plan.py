@@ -18,6 +18,7 @@ from torch_geometric.nn import GCNConv, GINEConv
 from torch_geometric.utils import to_undirected
 from torch_geometric.utils.influence import jacobian_l1
 
+from pyg_topomask import plan as plans
 from pyg_topomask.loader import collate
 from pyg_topomask.nn import (
     ATTENTION,
@@ -413,3 +414,37 @@ def test_a_mask_of_a_plan(name):
     batch = next(batches_for(mask))
     plan = tree_unflatten(*tree_flatten(mask.plan(batch)))
     torch.testing.assert_close(mask(plan=plan).to_dense(), mask(batch).to_dense(), **tolerance(name))
+
+
+def test_a_convolution_of_another_width_is_exported():
+    class Planned(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = GKATConv(8, 3, heads=2).double()
+
+        def forward(self, x, plan):
+            return self.conv(x, plan=plan)
+
+    model = Planned().eval()
+    first, other, _ = batches_for(model.conv)
+    with plans.plain():
+        plan, another = (model.conv.plan(batch) for batch in (first, other))
+    sizes = [dict.fromkeys(range(leaf.dim()), Dim.AUTO) for leaf in (first.x, *tree_leaves(plan))]
+    program = torch.export.export(model, (first.x, plan), dynamic_shapes=(sizes[0], sizes[1:]), strict=False)
+    torch.testing.assert_close(program.module()(other.x, another), model.conv(other.x, graph=other))
+
+
+def test_inputs_that_are_missing_are_named():
+    model = model_of(lambda: GRFAttention(8, 2), edge_dim=3, conv=lambda *_: GatedGCN(8)).double()
+    batch = next(batches_for(model, edge_dim=3))
+    del batch.edge_attr
+    with pytest.raises(ValueError, match="the model needs 'edge_attr' on the graph"):
+        graph_inputs(batch, model)
+
+
+def test_a_model_takes_a_dictionary():
+    model = model_of(lambda: GRFAttention(8, 2)).double()
+    batch = next(batches_for(model))
+    given = {name: batch[name] for name in (*model.requires, "edge_index", "ptr")}
+    wanted = model(batch.x, batch.edge_index, batch.batch, batch)
+    torch.testing.assert_close(model(batch.x, batch.edge_index, batch.batch, given), wanted)
