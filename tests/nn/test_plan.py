@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 from torch.autograd.functional import jacobian, vhp
+from torch.export import Dim
 from torch.nn import Linear, Module
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import DataLoader
