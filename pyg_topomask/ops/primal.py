@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.dropout import LEVELS, dropout, dropout_reference
 from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.native.op import CompiledOp
@@ -51,7 +50,7 @@ def primal_map(
         tensors must have.
     """
     dropped = round(float(p) * LEVELS) if training else 0
-    if is_exporting() or (dropped and (dropped == LEVELS or _primal.refuses(qk, update, weight, out_weight, None))):
+    if dropped and (dropped == LEVELS or _primal.refuses(qk, update, weight, out_weight, None)):
         return map_scores(primal_scores(qk, update, weight), out_weight, lambda z: dropout(z, p, training))
     return _primal(qk, update, weight, out_weight, draw_seeds(1) if dropped else None, dropped)
 
