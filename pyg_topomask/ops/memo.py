@@ -50,7 +50,7 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
                 f"a CUDA graph is being captured, and each replay would read {name} of this batch: make the plan of "
                 "each batch before, plan = model.plan(batch), and capture model(x, edge_index, plan=plan)"
             )
-        key = plans.making(), *of_args
+        key = plans.making(), plans.is_plain(), *of_args
         if key in known and all(alive() is not None for alive in known[key][0]):  # ids may be reused
             return known[key][1]
         # The stored result must not depend on the mode of the first call.

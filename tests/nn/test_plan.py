@@ -12,9 +12,10 @@ import torch
 from torch.autograd.functional import jacobian, vhp
 from torch.export import Dim
 from torch.nn import Linear, Module
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 from torch.utils.data import DataLoader
 from torch_geometric.data import Batch, Data
+from torch_geometric.datasets import FakeDataset
 from torch_geometric.nn import GCNConv, GINEConv
 from torch_geometric.utils import to_undirected
 from torch_geometric.utils.influence import jacobian_l1
@@ -50,6 +51,7 @@ from pyg_topomask.nn.encoder.features import LinearEdgeEncoder, LinearNodeEncode
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.ops import all_pairs
 from pyg_topomask.testing import GRAPHS, examples, prepared
+from pyg_topomask.transforms import AddRandomWalks
 
 slow = pytest.mark.slow
 
@@ -433,6 +435,15 @@ def test_a_convolution_of_another_width_is_exported():
     sizes = [dict.fromkeys(range(leaf.dim()), Dim.AUTO) for leaf in (first.x, *tree_leaves(plan))]
     program = torch.export.export(model, (first.x, plan), dynamic_shapes=(sizes[0], sizes[1:]), strict=False)
     torch.testing.assert_close(program.module()(other.x, another), model.conv(other.x, graph=other))
+
+
+def test_plans_of_programs_take_nothing_from_other_plans_of_the_batch():
+    graphs = AddRandomWalks(seed=0)(FakeDataset(num_graphs=4, avg_num_nodes=20, avg_degree=3, num_channels=32))
+    first, other = Batch.from_data_list(graphs[:2]), Batch.from_data_list(graphs[2:])
+    model = GPSModel(32, 32, 1, 1, lambda i: GCNConv(32, 32), lambda i: GRFAttention(32, heads=4)).eval()
+    model(first.x, first.edge_index, plan=model.plan(first))
+    with plans.plain():
+        assert tree_structure(model.plan(first)) == tree_structure(model.plan(other))
 
 
 def test_inputs_that_are_missing_are_named():
