@@ -1,4 +1,4 @@
-"""Every figure of README.md, RESULTS.md and docs/papers.md, computed again from the reports.
+"""Every figure and word of README.md, RESULTS.md and its pages of verdicts, computed again from the reports.
 
 This shares no code with redraw.py: only the lists of what is claimed, papers.yaml, questions.yaml and choices.yaml.
 """
@@ -77,7 +77,7 @@ def half_width(variance, freedom, looks=1):
 
 
 def verdict(claim, row):
-    """The word for one claim, by the definition in RESULTS.md, and the middle and bounds of its interval."""
+    """The word for one claim, by the definition in docs/verdicts.md, and the middle and bounds of its interval."""
     looks = row.get("looks", 1)
     if claim.startswith("measured"):
         _, name, names, order = claim.split(" | ")
@@ -153,10 +153,11 @@ def test_published_claims(row):
 
 @pytest.mark.parametrize("row", QUESTIONS, ids=lambda row: row["question"][:60])
 def test_own_questions(row):
-    line = line_of("RESULTS.md", f"| [{row['question']}]")
+    line = line_of("docs/verdicts.md", f"| [{row['question']}]")
     assert f" | {with_figures(row['figures'])} | " in line
     found, intervals = words(row)
     assert line.endswith(f"| **{found[0]}** |")
+    assert f"[{row['question']}](docs/results/{row['page']}.md)" in line_of("RESULTS.md", f"| **{found[0]}** |")
     shown = [bounds for bounds in intervals if bounds is not None]
     for gap, low, high in shown if len(shown) < 4 else ():
         text = "{:+.1f} ({:+.1f} to {:+.1f})" if row.get("points") else "{:+.3f} ({:+.3f} to {:+.3f})"
@@ -179,5 +180,5 @@ def test_what_to_take(row):
 
 def test_what_is_called_open_is_open():
     assert "0.002 is a gain is open" in line_of("README.md", "| molecules | ")
-    beside = next(row for row in QUESTIONS if row["question"] == "Beside GINE with RWSE, in equal epochs?")
+    beside = next(row for row in QUESTIONS if row["question"].startswith("Beside GINE with RWSE on molecules, does"))
     assert words(beside)[0][0] == "open"

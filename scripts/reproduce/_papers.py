@@ -1,4 +1,4 @@
-"""The pages docs/papers.md and RESULTS.md, and the table of README.md.
+"""The tables of RESULTS.md, docs/papers.md, docs/verdicts.md and README.md.
 
 They come from published claims (papers.yaml), our own questions (questions.yaml) and what to take (choices.yaml).
 """
@@ -12,7 +12,21 @@ from typing import Any
 
 import yaml
 from _fitting import mean_and_spread
-from _verdicts import CONFIRMED, NOT_RUN, NOTHING, Finding, How, judge, median, numbers, overall, report_of, row_of
+from _verdicts import (
+    CONFIRMED,
+    NOT_RUN,
+    NOTHING,
+    OPEN,
+    REFUTED,
+    Finding,
+    How,
+    judge,
+    median,
+    numbers,
+    overall,
+    report_of,
+    row_of,
+)
 
 PAPERS, QUESTIONS, CHOICES = (Path(__file__).with_name(f"{name}.yaml") for name in ("papers", "questions", "choices"))
 MANY = 4  # claims of which a table has their number alone
@@ -80,18 +94,28 @@ def page(stored: Path) -> str:
     return "\n".join(line for paper in papers for line in lines(paper, stored)) + "\n"
 
 
+def verdicts(stored: Path) -> str:
+    """The table of docs/verdicts.md: the answers to our own questions."""
+    made = ["\n| our own question | figures | difference (95 %) | verdict |\n|---|---|---|---|"]
+    for row in yaml.safe_load(QUESTIONS.read_text()):
+        word, figures = finding(row, stored)
+        how = ", paired" * row.get("paired", False) + (f", {row['looks']} looks" if "looks" in row else "")
+        text = f"[{row['question']}](results/{row['page']}.md)"
+        made.append(f"| {text} | {filled(row['figures'], stored)} | {figures}{how} | **{word}** |")
+    return "\n".join(made) + "\n"
+
+
 def first_page(stored: Path) -> str:
-    """The tables of RESULTS.md: how many published claims have each word, and the answers to our own questions."""
+    """The tables of RESULTS.md: how many published claims, and which questions of our own, have each word."""
     made = ["\n| paper | published claims |\n|---|---|"]
     for paper in yaml.safe_load(PAPERS.read_text()):
         words = counted(finding(row, stored) for row in paper["rows"])
         made.append(f"| [{paper['name']}](docs/papers.md#{paper['name'].lower()}) | {words} |")
-    made.append("\n| our own question | figures | difference (95 %) | verdict |\n|---|---|---|---|")
+    made.append("\n| verdict | our own questions |\n|---|---|")
+    questions: dict[str, list[str]] = {word: [] for word in (CONFIRMED, REFUTED, OPEN, NOT_RUN)}
     for row in yaml.safe_load(QUESTIONS.read_text()):
-        word, figures = finding(row, stored)
-        how = ", paired" * row.get("paired", False) + (f", {row['looks']} looks" if "looks" in row else "")
-        text = f"[{row['question']}](docs/results/{row['page']}.md)"
-        made.append(f"| {text} | {filled(row['figures'], stored)} | {figures}{how} | **{word}** |")
+        questions[finding(row, stored).word].append(f"[{row['question']}](docs/results/{row['page']}.md)")
+    made += [f"| **{word}** | {' · '.join(texts)} |" for word, texts in questions.items()]
     return "\n".join(made) + "\n"
 
 

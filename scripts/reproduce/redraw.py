@@ -5,7 +5,7 @@
 
 A report NAME.json gives the table of the page NAME.md by ``lines(report)`` of the script NAME.py or of its
 ``COMPARISON``, and its picture by ``plot(report, path)``. The text before the table stays, and so do pages without a
-report. The words of docs/papers.md and RESULTS.md follow from the reports by _verdicts.py. Rows of
+report. The words of RESULTS.md and its pages follow from the reports by _verdicts.py. Rows of
 a stored report that a new one lacks are kept. Nothing is run.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from _bench import read_json
-from _papers import choices, first_page, page
+from _papers import choices, first_page, page, verdicts
 from _tables import publish_table, reports_of, save_json, start
 
 from pyg_topomask.run import RunError
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         script_of(path.stem).plot(report, options.pictures / f"{path.stem}.png")
     docs = options.results.resolve().parent
     publish_table(docs / "papers.md", page(stored))
+    publish_table(docs / "verdicts.md", verdicts(stored))
     publish_table(docs.parent / "RESULTS.md", first_page(stored))
     publish_table(docs.parent / "README.md", choices(stored))
 

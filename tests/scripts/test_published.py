@@ -48,6 +48,7 @@ def test_verdicts_are_what_the_reports_give(tables, redraw):
     verdicts = importlib.import_module("_verdicts")
     listed = papers.yaml.safe_load(papers.PAPERS.read_text())
     assert tables.published_table(ROOT / "docs/papers.md") == papers.page(STORED)
+    assert tables.published_table(ROOT / "docs/verdicts.md") == papers.verdicts(STORED)
     assert tables.published_table(ROOT / "RESULTS.md") == papers.first_page(STORED)
     assert tables.published_table(ROOT / "README.md").partition(tables.END)[0] == papers.choices(STORED)
     published = [row for paper in listed for row in paper["rows"]]
