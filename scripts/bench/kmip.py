@@ -135,7 +135,8 @@ def searches(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
 def stages(kind: str, num_nodes: int) -> dict[str, float]:
     """Milliseconds of the projection, of building the tree, of the search, of the attention, and of the backward pass.
 
-    The tree's time is that of a search for a single query. The others are differences of longer calls.
+    They are processor times. The tree's time is that of a search for a single query. The others are differences of
+    longer calls.
     """
     tensors = inputs(kind, num_nodes)
     x = torch.cat([y.detach()[:, 0] for y in tensors[:3]], dim=1)
@@ -149,7 +150,7 @@ def stages(kind: str, num_nodes: int) -> dict[str, float]:
         "forward": lambda: forward(attend, tensors),
         "training": lambda: step(attend, tensors),
     }
-    ms = {name: times["wall"] for name, times in both_clocks(calls, 3).items()}
+    ms = {name: times["cpu"] for name, times in both_clocks(calls, 3).items()}
     return {
         "projection": ms["projection"],
         "tree": ms["tree"],

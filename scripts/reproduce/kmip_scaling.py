@@ -3,7 +3,7 @@
 Setting of the paper: N = 10^(i/2) nodes for i ≥ 4, d_k = 10, k = 10, one head; forward (inference), forward and
 backward (training), peak memory, and the share of each stage. Full attention is PyTorch's fused kernel. Its memory is
 also linear, and less than that of k-MIP because it stores no indices, but it takes much more time. Every size runs in a
-new process. A method stops before a size at which one call would take longer than the limit.
+new process. Times are processor times. A method stops before a size at which one call would take longer than the limit.
 
 Run: python scripts/reproduce/kmip_scaling.py [--quick | --results docs/results]
 """
@@ -26,7 +26,7 @@ RATIOS = {"forward ratio": "forward ms", "training ratio": "training ms"}
 
 
 def measure(method: str, kind: str, num_nodes: int, what: str) -> float:
-    """Milliseconds or MiB of one call."""
+    """Milliseconds of processor time, or MiB, of one call."""
     tensors = inputs(kind, num_nodes)
     attend = full if method == "full" else lambda *x: topk_attention(*x, TOPK)
     call = forward if what.startswith("forward") else step
@@ -35,7 +35,7 @@ def measure(method: str, kind: str, num_nodes: int, what: str) -> float:
     if what.endswith("MiB"):
         return peak_mib(lambda: call(attend, tensors))
     repeats = 5 if num_nodes <= 10_000 else 3 if num_nodes <= 100_000 else 1
-    return milliseconds(lambda: call(attend, tensors), repeats, int(repeats > 1))["wall"]
+    return milliseconds(lambda: call(attend, tensors), repeats, int(repeats > 1))["cpu"]
 
 
 def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[str, Any]]:
@@ -73,8 +73,8 @@ def fit(rows: list[dict[str, Any]], what: str, smallest: int) -> float | None:
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
-        f"{described(report['machine'])}. Wall time and peak memory of one call, and the time of full attention over "
-        f"that of k-MIP. Exponents are fitted from {report['exponents from N']:,} nodes on."
+        f"{described(report['machine'])}. Processor time and peak memory of one call, and the time of full attention "
+        f"over that of k-MIP. Exponents are fitted from {report['exponents from N']:,} nodes on."
     )
     yield ""
     cells = []
