@@ -5,19 +5,27 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import psutil
 
+from pyg_topomask.run.user_modules import import_modules
+
 
 class ProcessFailedError(Exception):
     """The process ended without a result."""
 
 
-def in_process(function: Callable[..., Any], *arguments: Any, timeout: float, mib: float | None = None) -> Any:
+def in_process(
+    function: Callable[..., Any],
+    *arguments: Any,
+    timeout: float,
+    mib: float | None = None,
+    modules: Sequence[str] = (),
+) -> Any:
     """Call a function in a new process, and return its result.
 
     The process is forked from one that has only imported what trials need. So it starts within milliseconds, and has no
@@ -28,6 +36,7 @@ def in_process(function: Callable[..., Any], *arguments: Any, timeout: float, mi
         *arguments: Its arguments, which are pickled.
         timeout: Seconds to wait.
         mib: Memory that it may add to what it starts with; no limit if :obj:`None`.
+        modules: The user's modules, which it imports first.
 
     Raises:
         ProcessFailedError: If the process ends without a result, or takes too long and is ended.
@@ -36,7 +45,7 @@ def in_process(function: Callable[..., Any], *arguments: Any, timeout: float, mi
     context: Any = multiprocessing.get_context("spawn" if windows else "forkserver")
     if not windows:
         context.set_forkserver_preload(["pyg_topomask.run.advise.trial"])
-    with futures.ProcessPoolExecutor(1, context, _limit_memory, (mib,)) as pool:
+    with futures.ProcessPoolExecutor(1, context, _start, (mib, modules)) as pool:
         # As bytes: torch would share the memory of each tensor by a file descriptor, and there are too few of them.
         answer = pool.submit(_call, function, pickle.dumps(arguments))
         try:
@@ -52,8 +61,9 @@ def in_process(function: Callable[..., Any], *arguments: Any, timeout: float, mi
                 process.kill()
 
 
-def _limit_memory(mib: float | None) -> None:
-    """Let allocations fail that exceed the limit, where the system would end a process of its choice."""
+def _start(mib: float | None, modules: Sequence[str]) -> None:
+    """Import modules, and let allocations fail that exceed the limit, where the system would end a process."""
+    import_modules(modules)
     if mib is not None and psutil.LINUX:
         import resource
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,12 +25,10 @@ from pyg_topomask.run.data.loaders import Served, Splits, loaders, prepare, read
 from pyg_topomask.run.data.source import Serving
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.experiment import Experiment
-from pyg_topomask.run.graphgps.reading import read
 from pyg_topomask.run.process_memory import peak_cuda_mib, peak_mib
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule, build_module
 from pyg_topomask.run.training.trainer import build_trainer, quiet, uses_cuda
-from pyg_topomask.run.user_modules import import_modules
 
 MOST_BATCHES = 24
 """Training batches in a sample; a trial uses as many as its time allows."""
@@ -109,24 +107,19 @@ class Trial:
     problem: str = ""
 
 
-def run_trial(
-    values: Mapping[str, Any], overrides: Sequence[str], modules: Sequence[str], sample: Sample, seconds: float
-) -> Trial:
-    """Train with a config on as many batches of a sample as the time allows, at least on the largest one.
+def run_trial(experiment: Experiment, sample: Sample, seconds: float) -> Trial:
+    """Train on as many batches of a sample as the time allows, at least on the largest one.
 
-    An attention that cannot be used gives a trial with its ``problem``.
+    A model that refuses the data gives a trial with its ``problem``.
 
     Args:
-        values: The config.
-        overrides: Settings that choose the attention.
-        modules: The user's modules to import first.
+        experiment: The experiment, whose data the sample replaces.
         sample: The data.
         seconds: Time for the training steps.
     """
     try:
-        import_modules(modules)
         with storage_errors(), quiet():
-            return _tried(read(values, overrides), sample, seconds)
+            return _tried(experiment, sample, seconds)
     except (RunError, ValueError, TypeError, RuntimeError) as error:
         return Trial(problem=str(error))
 
@@ -141,26 +134,22 @@ def _tried(experiment: Experiment, sample: Sample, seconds: float) -> Trial:
     features = graphs, sample.parts, ()
     splits = prepare(source, sample.dataset, seed, source.draws(seed), features=features, cache=False)
     share = sample.nodes / sum(int(graph.num_nodes or 0) for graph in graphs)
-    trial = Trial(prepare_s=(time.perf_counter() - begin) * share)
+    prepare_s = (time.perf_counter() - begin) * share
     prepared = splits.train if splits.is_one_graph else [*splits.train, *splits.val]
-    trial.stored_mib = sum(map(_bytes, prepared)) * share / 2**20
+    stored = sum(x.nbytes for graph in prepared for x in graph.to_dict().values() if isinstance(x, Tensor))
     module = build_module(experiment.build, training, source, splits, experiment.call)
-    trial.parameters = sum(parameter.numel() for parameter in module.model.parameters())
     batches, steps = _loaders(source.serving, splits, sample, seed)
-    trial.hops = _mean_hops(module.model, next(iter(batches[0])))
+    hops = _mean_hops(module.model, next(iter(batches[0])))
     found: list[float] = []
 
     def train_twice() -> None:
         _train(module, batches, splits, seed, 1, None)  # the first steps take longer
         found.extend(_train(module, batches, splits, seed, MOST_BATCHES, timedelta(seconds=seconds)))
 
-    trial.step_mib = (peak_cuda_mib if uses_cuda(training) else peak_mib)(train_twice)
-    trial.epoch_s = found[0] * steps[0] + found[1] * steps[1] / eval_period
-    return trial
-
-
-def _bytes(graph: Data) -> int:
-    return sum(value.nbytes for value in graph.to_dict().values() if isinstance(value, Tensor))
+    step_mib = (peak_cuda_mib if uses_cuda(training) else peak_mib)(train_twice)
+    epoch_s = found[0] * steps[0] + found[1] * steps[1] / eval_period
+    parameters = sum(parameter.numel() for parameter in module.model.parameters())
+    return Trial(epoch_s, prepare_s, None, step_mib, stored * share / 2**20, parameters, hops)
 
 
 def _loaders(

@@ -92,9 +92,11 @@ def advise(
     for done, (name, settings) in enumerate(chosen.items()):
         job.update(done, f"now {name}")
         try:
-            trial = in_process(run_trial, values, settings, modules, sample, seconds, **bounds)
+            trial = in_process(run_trial, read(values, settings), sample, seconds, modules=modules, **bounds)
         except ProcessFailedError as error:
             trial = Trial(problem=f"the trial {error}")
+        except (RunError, ValueError, TypeError, RuntimeError) as error:
+            trial = Trial(problem=str(error))
         if trial.step_mib is not None:
             trial.total_mib = trial.step_mib + (0.0 if cuda else resident_mib() + trial.stored_mib)
         found[name] = trial

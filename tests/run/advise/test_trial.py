@@ -12,13 +12,12 @@ from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.trial import Sample, draw_sample, run_trial
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare, read_features
-from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.experiment import experiment_of
+from pyg_topomask.run.graphgps.reading import read, read_data
 from pyg_topomask.run.task import classification
 
 
 def sample_of(values):
-    source = experiment_of(load(values)).data
+    source = read_data(values).data
     dataset = source.load()
     graphs, parts, _ = read_features(source, dataset, 0)
     return source, dataset, draw_sample(dataset, graphs, parts, source.serving.batch_size, 0)
@@ -70,7 +69,7 @@ def test_a_trial_predicts_an_epoch_and_memory(tiny, monkeypatch):
         trials.Timer, "time_elapsed", lambda timer, stage="train": {"train": 10, "validate": 4}.get(stage)
     )
     sample = replace(sample_of(tiny)[2], steps=(10, 5), nodes=10**6)
-    found = run_trial(tiny, ["gt.layer_type=GIN+KMIP", "train.eval_period=4"], [], sample, 10**6)
+    found = run_trial(read(tiny, ["gt.layer_type=GIN+KMIP", "train.eval_period=4"]), sample, 10**6)
     assert found.problem == ""
     in_two_epochs = 2 * len(sample.batches)
     assert found.epoch_s == pytest.approx(10 * (10 - 2 * 4) / in_two_epochs + 5 * 4 / 4)
@@ -81,15 +80,20 @@ def test_a_trial_predicts_an_epoch_and_memory(tiny, monkeypatch):
 
 def test_a_trial_ends_when_its_time_is_over(tiny, trainers):
     sample = sample_of(tiny)[2]
-    assert run_trial(tiny, ["gt.layer_type=GIN+None"], [], sample, 1e-6).epoch_s > 0
+    experiment = read(tiny, ["gt.layer_type=GIN+None"])
+    assert run_trial(experiment, sample, 1e-6).epoch_s > 0
     assert [trainer.global_step for trainer in trainers] == [2, 1]
-    run_trial(tiny, ["gt.layer_type=GIN+None"], [], sample, 10**6)
+    run_trial(experiment, sample, 10**6)
     assert trainers[-1].global_step == 2 * len(sample.batches)
 
 
 def test_a_refused_attention_says_why(tiny):
     sample = sample_of(tiny)[2]
-    trial = run_trial(tiny, ["gt.layer_type=GIN+Masked", "topomask.mask=toeplitz"], [], sample, 0.2)
+    trial = run_trial(
+        read(tiny, ["gt.layer_type=GIN+Masked", "topomask.mask=toeplitz", "topomask.mask_toeplitz.grid_shape=[2]"]),
+        sample,
+        0.2,
+    )
     assert "grid" in trial.problem
     assert trial.epoch_s == 0
 
@@ -101,7 +105,7 @@ def test_a_refused_attention_says_why(tiny):
 def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler, evaluated, trainers):
     data = {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}
     values = {**tiny, "dataset": data, "train": {"sampler": sampler, "num_parts": 4}, "val": {"sampler": evaluated}}
-    trial = run_trial(values, [], [], ring, 10**6)
+    trial = run_trial(read(values), ring, 10**6)
     assert trial.problem == ""
     assert 0 < trial.hops < 4
     assert [trainer.global_step for trainer in trainers] == [2, 8 if sampler != "full_batch" else 2]
