@@ -116,7 +116,9 @@ def pairs(
 
     Args:
         dataset: Graphs, as for :func:`distinguishes`.
-        transform, rounds, mask: As for :func:`distinguishes`.
+        transform: What adds the encodings; graphs are compared without it, and with it.
+        rounds: Rounds of refinement; until nothing changes, if :obj:`None`.
+        mask: Mask whose entries the colours of pairs start from, as for :func:`distinguishes`.
 
     Raises:
         TypeError: If an entry is not a single homogeneous graph.

@@ -58,7 +58,7 @@ def walks_along(graphs: Sequence[Data], transform: Any, epoch: int, weights: Seq
 
     Args:
         graphs: Graphs; they are not changed.
-        transform: As in :func:`redraw_walks`.
+        transform: :class:`~pyg_topomask.transforms.AddRandomWalks` with ``transition=`` set.
         epoch: Number of the epoch.
         weights: For each graph the weights of its edges, shape ``[E]``, ≥ 0, stored as the new graph's attribute
             ``transform.transition``.

@@ -40,7 +40,9 @@ class GPSConv(torch_geometric.nn.GPSConv):
         channels: Width ``C``.
         conv: Convolution of PyG; no local branch if :obj:`None`.
         heads: Number of heads ``H``.
-        dropout, act, act_kwargs, norm, norm_kwargs: As in PyG's class.
+        dropout: Probability of zeroing an entry in both branches and the feed-forward part, in training.
+        act, act_kwargs: Activation of the feed-forward part by PyG's names, and its further arguments.
+        norm, norm_kwargs: Norm after each part by PyG's names, or :obj:`None`, and its further arguments.
         attn_type: A name in :data:`~pyg_topomask.nn.ATTENTION`, in upper or lower case, such as ``"grf"``; or an
             attention, as for :class:`GPSLayer`. ``"multihead"`` and ``"performer"`` are those of PyG;
             ``"Performer"`` is ours.

@@ -40,17 +40,23 @@ class GPSModel(Shareable, Explained, Resettable):
         in_channels: Width of the node features; −1 takes it from the first graph, as in PyG. Build optimizers after it.
         channels: Width ``C`` of the layers.
         out_channels: Width of the output: the number of classes or targets.
-        num_layers, conv, attn: As in :class:`GPSStack`.
+        num_layers: Number of layers.
+        conv: Function of the layer's number (from 0) that returns its convolution, or a list of several; or the name of
+            all, such as ``"gcn"``. No message passing if :obj:`None`.
+        attn: The same for the attention, such as ``lambda layer: GRFAttention(64, heads=4)`` or ``"grf"``. No global
+            attention if :obj:`None`.
         edge_dim: Width of the edge features (or −1), which are encoded to ``C`` and given to the convolution as
             ``edge_attr``. Edge features are not used if :obj:`None`.
         pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; ``"graph_token"`` predicts from a graph token,
             one more node per graph that all attentions see and masks leave alone
             (:class:`~pyg_topomask.operators.BorderedOperator`); predictions per node if :obj:`None`.
-        norm: As in :class:`GPSLayer`.
+        norm: ``"batch_norm"``, ``"layer_norm"``, ``"node_layer_norm"``, ``"graph_norm"``, the name of another norm of
+            PyG, a module or :obj:`None`; :class:`GPSLayer` says how they differ.
         dropout: Probability of zeroing an entry after the encoder, in the layers and in the head, in training.
         act: Activation of the layers and the head, by PyG's names.
         head_layers: Number of linear layers in the head.
-        pre_norm: As in :class:`GPSLayer`, with one more norm after the last layer.
+        pre_norm: Whether to normalise the input of each part of a layer and not its output, with one more norm after
+            the last layer.
         transform: What adds the attributes `requires` if the model is called without ``graph``, such as
             ``AddRandomWalks()``. It runs in each call; stored attributes cost less.
         **settings: Further arguments of the :class:`GPSStack`: ``checkpoint``, ``feed_forward``, ``heads``,

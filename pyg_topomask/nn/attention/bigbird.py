@@ -36,7 +36,8 @@ class BigBirdAttention(MaskedAttention):
         block_size: Nodes per block; 3, as in GraphGPS.
         num_random: Random blocks that each block attends to; 3, as in GraphGPS.
         seed: Seed of the random blocks. Give each layer its own so that layers see different blocks.
-        dropout, bias: As in :class:`MaskedAttention`.
+        dropout: Probability of zeroing an entry of the result before the output projection, in training.
+        bias: Whether the projections have a bias.
 
     Raises:
         TypeError: If a size or count is not an integer.

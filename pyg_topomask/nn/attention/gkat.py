@@ -40,12 +40,18 @@ class GKATAttention(MaskedAttention):
         heads: Number of heads ``H``; they share one mask unless ``learnable`` is true.
         num_features: Random features per head for ``"softmax_rf"``. The paper uses 256 on citation graphs and 8 to 16
             on small graphs; the default, 64, lies between them.
-        kernel: As in :class:`MaskedAttention`.
+        kernel: ``"softmax_rf"``, ``"softmax"``, or one of the simpler kernels of :class:`MaskedAttention`.
         max_length: Longest walk in hops; 4, because the paper finds no gain from longer walks on citation graphs.
-        decay, alpha: As in :class:`~pyg_topomask.nn.RWGNKMask`.
+        decay: Factor λ ≥ 0 by which each hop multiplies the weight of a visit; 1, as in the paper.
+        alpha: Exponent α ≥ 0 of the norms that divide the mask's entries; 1, as in the paper, is the cosine.
         learnable: Whether to learn ``decay`` and ``alpha``, one of each per head.
         name: Prefix of the walk attributes on the graph.
-        path, dropout, bias, seed, normalizer: As in :class:`MaskedAttention`.
+        path: How the product with the mask is computed: ``"auto"`` chooses what is fastest by estimate; see
+            :class:`MaskedAttention`.
+        dropout: Probability of zeroing an entry of the result before the output projection, in training.
+        bias: Whether the projections have a bias.
+        seed: Seed of the random features. Give each layer its own so that their errors are independent.
+        normalizer: ``"bound"`` or ``"signed"``. The mask has no negative entry, so both give the same result.
 
     Shapes:
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
@@ -130,9 +136,13 @@ class GKATConv(Attention):
         dropout: Probability of zeroing a normalised weight, in training; 0.6 in the paper.
         elu: Whether to apply the ELU. Turn it off in a last layer that returns logits.
         bias: Whether to add a bias.
-        max_length, decay, alpha, learnable, name: As in :class:`GKATAttention`.
+        max_length: Longest walk in hops; 4, because the paper finds no gain from longer walks on citation graphs.
+        decay: Factor λ ≥ 0 by which each hop multiplies the weight of a visit; 1, as in the paper.
+        alpha: Exponent α ≥ 0 of the norms that divide the kernel's entries; 1, as in the paper, is the cosine.
+        learnable: Whether to learn ``decay`` and ``alpha``, one of each per head.
+        name: Prefix of the walk attributes on the graph.
         path: ``"pairwise"``, ``"blocks"`` or ``"auto"``. All compute the same result.
-        normalizer: As in :class:`MaskedAttention`. The kernel has no negative entry, so both give the same result.
+        normalizer: ``"bound"`` or ``"signed"``. The kernel has no negative entry, so both give the same result.
 
     Shapes:
         - ``x``: ``[N, in_channels]``; output: ``[N, H D]``, or ``[N, D]`` if ``concat`` is false

@@ -20,7 +20,10 @@ class PerformerAttention(MaskedAttention):
     Args:
         channels: Width ``C`` of input and output.
         heads: Number of heads ``H``.
-        num_features, seed, dropout, bias: As in :class:`MaskedAttention`.
+        num_features: Random features per head; 64 is about ``D log D`` for ``D`` = 21 channels.
+        seed: Seed of the random features. Give each layer its own so that their errors are independent.
+        dropout: Probability of zeroing an entry of the result before the output projection, in training.
+        bias: Whether the projections have a bias.
 
     Raises:
         TypeError: If a size or count is not an integer.

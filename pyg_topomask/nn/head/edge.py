@@ -27,7 +27,10 @@ class EdgeHead(Resettable):
     Args:
         channels: Width ``C`` of the nodes.
         out_channels: Number of classes or targets: 1, or more with ``"concat"``.
-        layers, dropout, act, l2_norm: As in `NodeHead`.
+        layers: Number of linear layers of the MLP.
+        dropout: Probability of zeroing a hidden entry, in training.
+        act: Activation of the hidden layers, by PyG's names.
+        l2_norm: Whether to scale hidden rows to length 1 after the activation.
         decoding: ``"dot"``, ``"cosine_similarity"`` or ``"concat"``.
 
     Raises:

@@ -54,7 +54,7 @@ def topk_attention(
         v: Values, shape ``[N, H, D]``.
         topk: Number of keys to keep, at least 1.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
-        backend: As in `topk_inner_product`.
+        backend: Engine of the search: ``"auto"`` takes the fastest one available; `topk_inner_product` names them.
         dropout: Probability of zeroing a normalised weight. 0 by default; callers pass 0 outside training.
         recompute: Keep only the chosen keys for the backward pass, and compute everything else again there.
 
