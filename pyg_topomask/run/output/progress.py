@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 SECONDS = 30.0
 """Time between two lines of a job without a terminal."""
@@ -61,7 +62,8 @@ class Display(Progress):
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or standard_output()
-        columns = *Progress.get_default_columns(), MofNCompleteColumn(), TextColumn("{task.fields[note]}")
+        note = TextColumn("{task.fields[note]}", table_column=Column())  # wraps, so that a narrow terminal shows all
+        columns = TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn(), note
         super().__init__(*columns, console=console, disable=not console.is_terminal)
 
     def job(self, title: str, total: int) -> Job:

@@ -26,15 +26,16 @@ def test_a_pipe_gets_a_line_when_half_a_minute_has_passed(clock, seconds, steps)
     assert text.getvalue().splitlines() == [f"work: {done}/10  loss 0.5" for done in steps]
 
 
-def test_a_terminal_shows_a_bar():
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_shows_a_bar_the_time_left_and_the_whole_note(width):
     text = io.StringIO()
-    with Display(Console(file=text, force_terminal=True, width=120)) as display:
-        job = display.job("work", 10)
-        job.update(4, "loss 0.5")
+    with Display(Console(file=text, force_terminal=True, width=width)) as display:
+        job = display.job("enzymes (GIN+GRF) seed 0", 100)
+        job.update(15, "loss 1.529  validation accuracy 35.00")
         display.refresh()
         shown = text.getvalue()
-    assert "4/10" in shown
-    assert "loss 0.5" in shown
+    for part in ("15/100", "-:--:--", "━", "1.529", "validation", "35.00"):
+        assert part in shown
 
 
 def test_work_without_steps_prints_nothing_in_a_pipe(clock):
