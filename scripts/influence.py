@@ -18,9 +18,9 @@ from matplotlib.colors import PowerNorm
 from PIL import Image
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import ATTENTION, HeatMask
+from pyg_topomask.nn import ATTENTION, HeatMask, HopMask
 from pyg_topomask.testing import prepared
-from pyg_topomask.viz.drawing import SEQUENTIAL, STAR, pyplot, save_figure
+from pyg_topomask.viz.drawing import BAR, SEQUENTIAL, STAR, pyplot, save_figure
 
 ROOT = Path(__file__).parents[1]
 NUM_NODES, CHANNELS = 64, 8
@@ -37,13 +37,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "SAN": {"gamma": 0.1},
 }
 """Settings of layers that have not their defaults."""
-START = {
-    "Linear": "no mask",
-    "GRF": "GRF: random walks",
-    "GKAT": "GKAT: a kernel of walks",
-    "Masked": "heat kernel",
-    "KMIP": "k-MIP: 4 best keys",
-    "Exphormer": "Exphormer: expander",
+START: dict[str, dict[str, Any]] = {
+    "no mask": {"name": "Linear"},
+    "hop mask: distances": {"name": "Masked", "mask": HopMask()},
+    "GRF: random walks": {"name": "GRF"},
+    "heat kernel": {"name": "Masked"},
+    "k-MIP: 4 best keys": {"name": "KMIP"},
+    "Exphormer: expander": {"name": "Exphormer"},
 }
 
 
@@ -66,10 +66,10 @@ def spread_points(generator: torch.Generator) -> torch.Tensor:
     return pos
 
 
-def influence(name: str, data: Data) -> torch.Tensor:
+def influence(name: str, data: Data, **settings: Any) -> torch.Tensor:
     """The matrix ``[N, N]`` of the attention with this name."""
     torch.manual_seed(0)
-    layer = ATTENTION[name](CHANNELS, **SETTINGS.get(name, {})).eval()
+    layer = ATTENTION[name](CHANNELS, **SETTINGS.get(name, {}) | settings).eval()
     (graph,) = prepared(layer, [data], num_walks=64, degree=3, num_virtual=1)
     derivative = torch.autograd.functional.jacobian(lambda x: layer(x, graph=graph), data.x)  # [N, C, N, C]
     norms = torch.linalg.vector_norm(derivative, dim=(1, 3))
@@ -98,10 +98,11 @@ def draw_layer(name: str, data: Data) -> Any:
 
 def draw_start(data: Data) -> Any:
     """The picture of the start page: one row of several attentions."""
-    figure, axes = pyplot().subplots(2, 3, figsize=(9, 6.2), layout="constrained")
-    for panel, (name, title) in zip(axes.flat, START.items()):
-        draw_row(panel, influence(name, data), data)
+    figure, axes = pyplot().subplots(2, 3, figsize=(9.6, 6.2), layout="constrained")
+    for panel, (title, settings) in zip(axes.flat, START.items()):
+        draw_row(panel, influence(data=data, **settings), data)
         panel.set_title(title, fontsize=12)
+    figure.colorbar(panel.collections[1], ax=axes, label="influence on the star, relative to the largest", **BAR)
     return figure
 
 

@@ -10,16 +10,25 @@ from argparse import Namespace
 from pathlib import Path
 
 from matplotlib import pyplot
-from rich.console import Console
 
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.errors import NoPictureError
 from pyg_topomask.run.files import output_path, write_output
 from pyg_topomask.run.finished_run import find_run
 from pyg_topomask.run.output.progress import Display, error_output
-from pyg_topomask.run.output.report import layers_text, titled_table
+from pyg_topomask.run.output.report import layers_text
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.trained_model import seed_folder
+
+_STYLE = """\
+<meta name="viewport" content="width=device-width">
+<style>
+body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
+h1 { font-size: 1.4em } h2 { font-size: 1.1em }
+td { padding: .2em 1.2em .2em 0; border-bottom: 1px solid #ddd; text-align: right } td:first-child { text-align: left }
+img { max-width: 100% } pre { font-size: 13px; background: #f6f6f6; padding: 1em; overflow-x: auto }
+</style>
+"""
 
 
 def main(arguments: Namespace, rest: list[str]) -> int:
@@ -46,13 +55,19 @@ def report(folder: str | Path) -> str:
     metrics, environment = result.pop("metrics"), result.pop("environment") or {}
     names = list(dict.fromkeys(["loss", *(key.partition("_")[2] for key in sorted(metrics))]))
     values = {part: [f"{metrics.get(f'{part}_{name}', math.nan):.4g}" for name in names] for part in PARTS}
-    title = f"{run.name}: {layers_text(**experiment.labels)} on {experiment.data.name}"
-    caption = "\n".join(f"{key}: {value}" for key, value in (environment | result).items())
-    page = Console(record=True, file=io.StringIO(), width=100)
-    page.print(titled_table(title, {"at the best validation epoch": names, **values}, caption))
-    settings = f"<pre>{html.escape((seed / 'config.yaml').read_text(encoding='utf-8'))}</pre>"
-    more = "".join([*(_image(*each) for each in _pictures(seed)), settings])
-    return page.export_html(inline_styles=True).replace("</body>", f"{more}</body>")
+    title = html.escape(f"{run.name}: {layers_text(**experiment.labels)} on {experiment.data.name}")
+    rows = [("at the best validation epoch", *PARTS), *zip(names, *values.values())]
+    table = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
+    pictures = "".join(_image(*each) for each in _pictures(seed))
+    more = {
+        "Run and environment": "\n".join(f"{key}: {value}" for key, value in (environment | result).items()),
+        "Config": (seed / "config.yaml").read_text(encoding="utf-8"),
+    }
+    texts = "".join(f"<h2>{name}</h2>\n<pre>{html.escape(text)}</pre>\n" for name, text in more.items())
+    head = (
+        f'<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n{_STYLE}<h1>{title}</h1>\n'
+    )
+    return f"{head}<table>\n{table}</table>\n{pictures}{texts}</html>\n"
 
 
 def _pictures(seed: Path) -> list[tuple[bytes, str]]:
@@ -72,4 +87,4 @@ def _pictures(seed: Path) -> list[tuple[bytes, str]]:
 
 def _image(png: bytes, title: str) -> str:
     content = base64.b64encode(png).decode()
-    return f'<p><img alt="{html.escape(title)}" style="max-width: 100%" src="data:image/png;base64,{content}"></p>\n'
+    return f'<p><img alt="{html.escape(title)}" src="data:image/png;base64,{content}"></p>\n'
