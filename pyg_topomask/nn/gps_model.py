@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.nn import LazyLinear, Linear, Module
@@ -11,24 +12,23 @@ from torch_geometric.data import Data
 
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_choice, check_dtype, check_integer
-from pyg_topomask.nn.dropout import Dropout
+from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import Part
-from pyg_topomask.nn.gps_stack import GPSStack, plan_with_tokens
+from pyg_topomask.nn.gps_network import GPSNetwork
+from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import OF_EDGES, check_homogeneous, graph_of, one_line, with_attributes
-from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
+from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.hub import Shareable
-from pyg_topomask.nn.norm import apply_norm, build_act, build_norm
+from pyg_topomask.nn.norm import build_act, build_norm
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
-from pyg_topomask.nn.reset import Resettable
-from pyg_topomask.ops.csr import is_sparse
 from pyg_topomask.plan import Plan
 from pyg_topomask.typing import Adj
 
 
-class GPSModel(Shareable, Explained, Resettable):
-    """A linear encoder, GraphGPS layers, optional pooling, and an MLP head.
+class GPSModel(Shareable, GPSNetwork):
+    """A `GPSNetwork` with a linear encoder, optional pooling and an MLP head, called with tensors.
 
     Reference: Rampášek et al., NeurIPS 2022, arXiv:2205.12454.
 
@@ -87,34 +87,40 @@ class GPSModel(Shareable, Explained, Resettable):
         transform: Callable[[Data], Data] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__()
         check_choice("pool", pool, (*POOLS, "graph_token", None))
         head_layers = check_integer("head_layers", head_layers, 1)
+        settings |= {"norm": norm, "dropout": dropout, "act": act, "pre_norm": pre_norm}
+        encoder, edge_encoder = (_linear(width, channels) for width in (in_channels, edge_dim))
+        layers = GPSStack(channels, num_layers, conv, attn, **settings)
+        if edge_dim is not None and not layers.takes("edge_attr"):
+            raise TypeError(f"edge_dim={edge_dim}, but no convolution takes 'edge_attr'; leave out 'edge_dim'")
+        norm_out = build_norm(norm, channels, settings.get("norm_kwargs")) if pre_norm else None
+        reads_token = pool == "graph_token"
+        token = GraphToken(channels) if reads_token else None
+        head = MLPHead(channels, out_channels, head_layers, dropout, build_act(act, settings.get("act_kwargs")))
+        super().__init__(encoder, layers, head, edge_encoder, None, None, dropout, token, reads_token, norm_out)
         self.pool, self.transform = pool, transform
         self.in_channels, self.channels, self.out_channels = in_channels, channels, out_channels
-        self.encoder = _linear(in_channels, channels)
-        self.edge_encoder = _linear(edge_dim, channels) if edge_dim is not None else None
-        self.dropout = Dropout(dropout)
-        settings |= {"norm": norm, "dropout": dropout, "act": act, "pre_norm": pre_norm}
-        self.layers = GPSStack(channels, num_layers, conv, attn, **settings)
-        if edge_dim is not None and not self.layers.takes("edge_attr"):
-            raise TypeError(f"edge_dim={edge_dim}, but no convolution takes 'edge_attr'; leave out 'edge_dim'")
-        self.norm_out = build_norm(norm, channels, settings.get("norm_kwargs")) if pre_norm else None
-        self.token = GraphToken(channels) if pool == "graph_token" else None
-        if self.token is not None:
-            check_tokens(self.layers, predicts=True)
-        self.head = MLPHead(channels, out_channels, head_layers, dropout, build_act(act, settings.get("act_kwargs")))
 
-    @property
-    def requires(self) -> tuple[str, ...]:
-        """Attributes that the graph must carry, without repetition."""
-        return self.layers.requires
+    def _edge_readers(self, layers: GPSStack) -> list[Attention]:
+        """None: attentions read the graph's own edge features."""
+        return []
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Read weights of earlier versions as well, which had two other names."""
+        for old, new in (("encoder.", "node_encoder."), ("token.", "graph_token.")):
+            for name in [name for name in state_dict if name.startswith(prefix + old)]:
+                state_dict[prefix + new + name.removeprefix(prefix + old)] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    if TYPE_CHECKING:
+        __call__ = Explained.__call__  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         widths = f"{self.in_channels}, {self.channels}, {self.out_channels}"
         return f"GPSModel({widths}, layers={one_line(self.layers)}, pool={self.pool})"
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         x: Tensor,
         edge_index: Adj,
@@ -144,61 +150,28 @@ class GPSModel(Shareable, Explained, Resettable):
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
             RuntimeError: If ``torch.export`` meets a graph token.
         """
+        check_homogeneous(graph)
         if plan is not None:
             if plan.given.get("edge_weight") is not None and "edge_weight" not in conv_kwargs:
                 raise ValueError("the plan is of a graph with 'edge_weight': give the model edge_weight=… as well")
-            with plans.read(plan):
-                return self._forward(x, edge_index, plan.batch, None, edge_attr, plan, conv_kwargs)
-        check_homogeneous(graph)
-        if graph is not None and not isinstance(graph, Data):
+            batch, graph = plan.batch, None
+        elif graph is not None and not isinstance(graph, Data):
             graph = with_attributes(Data(), **graph)
-        if graph is None and (self.transform is not None or not self.requires):
+        elif graph is None and (self.transform is not None or not self.requires):
             graph = graph_of(edge_index, x.size(0), batch, self.transform, conv_kwargs)
             taken = {key: value for key, value in conv_kwargs.items() if key not in OF_EDGES or self.layers.takes(key)}
             conv_kwargs = {"edge_weight": None} | taken  # that of the made graph may be of added edges
         if batch is None and graph is not None:
             batch = graph.get("batch")
-        return self._forward(x, edge_index, batch, graph, edge_attr, None, conv_kwargs)
-
-    def plan(self, graph: Data) -> Plan:
-        """What the model has to know of a batch, for ``model(x, edge_index, plan=plan)``; see :class:`Plan`.
-
-        Args:
-            graph: The ``Data`` or ``Batch`` with the attributes `requires`, to which ``transform`` is not applied.
-
-        Raises:
-            ValueError: If an attribute is missing, or requires a gradient.
-        """
-        return plan_with_tokens(self.layers, graph, self.token)
-
-    def _forward(
-        self,
-        x: Tensor,
-        edge_index: Adj,
-        batch: Tensor | None,
-        graph: Data | None,
-        edge_attr: Tensor | None,
-        plan: Plan | None,
-        conv_kwargs: dict[str, Any],
-    ) -> Tensor:
-        edge_attr = self._encode_edges(edge_attr)
-        num_graphs = count_graphs(graph, batch) if plan is None else plan.num_graphs
-        check_dtype(self.encoder, x)
-        x = self.encoder(x)
-        x, tokens = self.dropout(x), None
-        if self.token is not None:
-            given = _graph_for_tokens(edge_index, batch, graph)
-            x, with_tokens, _, position, tokens = self.token.insert(x, given, num_graphs)
-            if conv_kwargs.get("pe") is not None:
-                conv_kwargs["pe"] = among_tokens(conv_kwargs["pe"], position, x.size(0))
-            graph, edge_index, batch = with_tokens, with_tokens.edge_index, with_tokens.batch
-        x = self.layers(x, edge_index, batch, graph, num_graphs, plan, edge_attr=edge_attr, **conv_kwargs)
-        x = apply_norm(self.norm_out, x, batch)
-        if tokens is not None:
-            x = x.index_select(0, tokens)
-        elif self.pool is not None:
-            x = pool_nodes(x, batch, num_graphs, self.pool)
-        return self.head(x)
+        with nullcontext() if plan is None else plans.read(plan):
+            num_graphs = count_graphs(graph, batch) if plan is None else plan.num_graphs
+            check_dtype(self.node_encoder, x)
+            conv_kwargs["edge_attr"] = self._encode_edges(edge_attr)
+            x = self.node_encoder(x)
+            x = self._run_layers(x, edge_index, batch, graph, num_graphs, plan, None, conv_kwargs)
+            if self.pool in POOLS:
+                x = pool_nodes(x, batch, num_graphs, self.pool)
+            return self.head(x)
 
     def _encode_edges(self, edge_attr: Tensor | None) -> Tensor | None:
         if (self.edge_encoder is None) == (edge_attr is None):
@@ -208,14 +181,8 @@ class GPSModel(Shareable, Explained, Resettable):
         raise ValueError("the model has no 'edge_dim', but 'edge_attr' is given: build the model with edge_dim")
 
 
-def _graph_for_tokens(edge_index: Adj, batch: Tensor | None, graph: Data | None) -> Data:
-    """The graph with the edges and the batch, which a graph token changes."""
-    if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
-        got = getattr(edge_index, "layout", type(edge_index).__name__)
-        raise TypeError(f"a graph token needs 'edge_index' as a tensor [2, E] (got {got})")
-    given = {"edge_index": edge_index} | ({} if batch is None else {"batch": batch})
-    return with_attributes(Data() if graph is None else graph, **given)
-
-
-def _linear(in_channels: int, out_channels: int) -> Module:
+def _linear(in_channels: int | None, out_channels: int) -> Any:
+    """A linear map; None without an input."""
+    if in_channels is None:
+        return None
     return LazyLinear(out_channels) if in_channels == -1 else Linear(in_channels, out_channels)

@@ -20,7 +20,9 @@ from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
+from pyg_topomask.ops.csr import is_sparse
 from pyg_topomask.plan import Plan
+from pyg_topomask.typing import Adj
 
 BIAS = "attn_bias"
 """Graph attribute with the bias of node pairs, which ``FullAttention(…, attn_bias="attn_bias")`` reads."""
@@ -75,8 +77,7 @@ class GPSNetwork(Explained, Resettable):
         norm_out: Module | None = None,
     ) -> None:
         super().__init__()
-        attentions = [attn for layer in layers for attn in layer.attentions]
-        readers = [attn for attn in attentions if isinstance(attn, Attention) and attn.edge_dim is not None]
+        readers = self._edge_readers(layers)
         self.attends_edges = bool(readers)
         takes_edges = layers.takes("edge_attr") or self.attends_edges
         for name, part in (("node_encoder", node_encoder), ("edge_encoder", edge_encoder if takes_edges else None)):
@@ -99,6 +100,11 @@ class GPSNetwork(Explained, Resettable):
             check_tokens(layers, pool_token, BIAS if extends_bias else None)
         self.dropout, self.graph_token, self.pool_token = Dropout(dropout), graph_token, pool_token
         self.layers, self.norm_out, self.head = layers, norm_out, head
+
+    def _edge_readers(self, layers: GPSStack) -> list[Attention]:
+        """Attentions that read encoded edge features."""
+        attentions = [attn for layer in layers for attn in layer.attentions]
+        return [attn for attn in attentions if isinstance(attn, Attention) and attn.edge_dim is not None]
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -143,27 +149,51 @@ class GPSNetwork(Explained, Resettable):
 
     def embed(self, graph: Data, plan: Plan | None = None) -> Tensor:
         """The nodes after the last layer, ``[N, C]``, or with ``pool_token`` the tokens, ``[B, C]``."""
-        x = self.dropout(self.node_encoder(graph))
+        x, batch = self.node_encoder(graph), graph.get("batch")
         extra: dict[str, Any] = {}
         for name, encoder in (("edge_attr", self.edge_encoder), ("pe", self.pe_encoder)):
             if encoder is not None:
                 extra[name] = encoder(graph)
         bias = None if self.bias_encoder is None else self.bias_encoder(graph)
-        position = tokens = None
-        num_graphs = count_graphs(graph, graph.get("batch")) if plan is None else plan.num_graphs
-        if self.graph_token is not None:
-            x, graph, bias, position, tokens = self.graph_token.insert(x, graph, num_graphs, bias)
-            if "pe" in extra:
-                extra["pe"] = among_tokens(extra["pe"], position, x.size(0))
-        if bias is not None:
-            graph = with_attributes(graph, **{BIAS: bias})
         if self.attends_edges:
             graph = with_attributes(graph, edge_attr=extra["edge_attr"])
             if not self.layers.takes("edge_attr"):
                 del extra["edge_attr"]
         if self.layers.takes("edge_type"):
             extra["edge_type"] = graph.get("edge_type")
-        x = self.layers(x, graph.edge_index, graph.get("batch"), graph, num_graphs, plan, **extra)
-        x = apply_norm(self.norm_out, x, graph.get("batch"))
-        kept = tokens if self.pool_token else position
+        num_graphs = count_graphs(graph, batch) if plan is None else plan.num_graphs
+        return self._run_layers(x, graph.edge_index, batch, graph, num_graphs, plan, bias, extra)
+
+    def _run_layers(
+        self,
+        x: Tensor,
+        edge_index: Adj,
+        batch: Tensor | None,
+        graph: Data | None,
+        num_graphs: int,
+        plan: Plan | None,
+        bias: Tensor | None,
+        conv_kwargs: dict[str, Any],
+    ) -> Tensor:
+        """The result of `embed` for encoded nodes."""
+        x, kept = self.dropout(x), None
+        if self.graph_token is not None:
+            given = _graph_for_tokens(edge_index, batch, graph)
+            x, graph, bias, position, tokens = self.graph_token.insert(x, given, num_graphs, bias)
+            edge_index, batch, kept = graph.edge_index, graph.batch, tokens if self.pool_token else position
+            if conv_kwargs.get("pe") is not None:
+                conv_kwargs["pe"] = among_tokens(conv_kwargs["pe"], position, x.size(0))
+        if bias is not None:
+            graph = with_attributes(graph, **{BIAS: bias})
+        x = self.layers(x, edge_index, batch, graph, num_graphs, plan, **conv_kwargs)
+        x = apply_norm(self.norm_out, x, batch)
         return x if kept is None else x.index_select(0, kept)
+
+
+def _graph_for_tokens(edge_index: Adj, batch: Tensor | None, graph: Data | None) -> Data:
+    """The graph with the edges and the batch, which a graph token changes."""
+    if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
+        got = getattr(edge_index, "layout", type(edge_index).__name__)
+        raise TypeError(f"a graph token needs 'edge_index' as a tensor [2, E] (got {got})")
+    given = {"edge_index": edge_index} | ({} if batch is None else {"batch": batch})
+    return with_attributes(Data() if graph is None else graph, **given)

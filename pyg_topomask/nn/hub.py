@@ -55,7 +55,7 @@ class Shareable(Module):
     """
 
     _settings: dict[str, str | None]
-    encoder: Any
+    node_encoder: Any
     edge_encoder: Any
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
@@ -108,7 +108,7 @@ class Shareable(Module):
                 "attn_kwargs={'max_length': 3}; or keep torch.save(model.state_dict(), path) and your program"
             )
         settings = {name: json.loads(text or "") for name, text in self._settings.items()}
-        widths = {"in_channels": self.encoder, "edge_dim": self.edge_encoder}  # those that were -1 are known now
+        widths = {"in_channels": self.node_encoder, "edge_dim": self.edge_encoder}  # those that were -1 are known now
         return settings | {name: part.in_features for name, part in widths.items() if settings.get(name) == -1}
 
 

@@ -124,7 +124,7 @@ def classifier(pictures: Pictures, layers: int, positions: bool, pool: str = "me
     channels = pictures.parts["train"][0].size(-1)
     model = GPSModel(channels, WIDTH, CLASSES, layers, **branch, pool=pool, pre_norm=True, act="gelu")
     if positions:
-        model.encoder = Placed(model.encoder, pictures.side**2)
+        model.node_encoder = Placed(model.node_encoder, pictures.side**2)
     return ImageModel(model)
 
 

@@ -25,7 +25,7 @@ def test_model_is_encoder_layers_pool_head(pool, head_layers, pre_norm):
     attn = lambda _: nn.GRFAttention(8)  # noqa: E731
     model = nn.GPSModel(4, 8, 3, 2, lambda _: GCNConv(8, 8), attn, pool=pool, head_layers=head_layers, **settings)
     randomise(model.double().eval())
-    x = batch.x @ model.encoder.weight.t() + model.encoder.bias
+    x = batch.x @ model.node_encoder.weight.t() + model.node_encoder.bias
     for layer in model.layers:
         x = layer(x, batch.edge_index, batch.batch, batch)
     x = by_hand(model.norm_out, x, batch.batch)
@@ -106,7 +106,7 @@ def test_the_mask_of_a_token_is_ones():
     model = nn.GPSModel(4, 8, 8, 1, attn=lambda _: attn, norm=None, feed_forward=False, pool="graph_token")
     model.head = torch.nn.Identity()
     model.double()
-    x = torch.cat([model.token.node, model.encoder(data.x.double())])
+    x = torch.cat([model.graph_token.node, model.node_encoder(data.x.double())])
     q, k, v = attn.qkv(x).view(5, 3, 2, 4).unbind(1)
     degree = torch.tensor([1.0, 2, 2, 1], dtype=torch.float64)
     weight = (degree[data.edge_index[0]] * degree[data.edge_index[1]]).rsqrt()
@@ -121,14 +121,24 @@ def test_the_mask_of_a_token_is_ones():
 def test_a_model_with_a_token_leaves_its_graph_alone_and_has_the_right_gradient():
     model, batch = token_model("grf"), batch_of("star", "star")
     tensors = {name: batch[name].clone() for name in batch.keys() if torch.is_tensor(batch[name])}  # noqa: SIM118
-    x, token = batch.x.double().requires_grad_(), model.token.node.detach().clone().requires_grad_()
+    x, token = batch.x.double().requires_grad_(), model.graph_token.node.detach().clone().requires_grad_()
 
     def run(x, token):
         arguments = x, batch.edge_index, batch.batch, batch
-        return torch.func.functional_call(model, {"token.node": token}, arguments)
+        return torch.func.functional_call(model, {"graph_token.node": token}, arguments)
 
     assert torch.autograd.gradcheck(run, (x, token), fast_mode=True)
     assert all(torch.equal(batch[name], value) for name, value in tensors.items())
+
+
+def test_weights_of_earlier_versions_are_read():
+    model, other = token_model("linear"), token_model("linear")
+    earlier = {"node_encoder": "encoder", "graph_token": "token"}
+    names = {name: name.split(".") for name in model.state_dict()}
+    renamed = {name: ".".join([earlier.get(first, first), *rest]) for name, (first, *rest) in names.items()}
+    assert {"encoder.weight", "token.node"} <= set(renamed.values())
+    other.load_state_dict({renamed[name]: value for name, value in model.state_dict().items()})
+    torch.testing.assert_close(other.state_dict(), model.state_dict())
 
 
 def model(*arguments, pool=None, **settings):

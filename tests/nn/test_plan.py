@@ -332,8 +332,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_networks(name):
+def network_of(name):
     settings = dict(NETWORKS[name])
     attn, conv, bias = (settings.pop(key, None) for key in ("attn", "conv", "bias_encoder"))
     tokens, edges = "token" in name, settings.pop("edges", False)
@@ -342,7 +341,12 @@ def test_networks(name):
     settings |= {"graph_token": GraphToken(8, settings.pop("heads", None))} if tokens else {}
     settings |= {"edge_encoder": LinearEdgeEncoder(8, 3)} if edges else {}
     settings |= {"bias_encoder": bias()} if bias else {}
-    network = GPSNetwork(LinearNodeEncoder(8, 8), layers, HEADS["graph"](8, 3), **settings).double()
+    return GPSNetwork(LinearNodeEncoder(8, 8), layers, HEADS["graph"](8, 3), **settings).double()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name):
+    network = network_of(name)
     torch._dynamo.reset()
     called = torch.compile(network, backend="eager", fullgraph=True, dynamic=True)
     for batch in batches_for(network, edge_dim=3):
@@ -353,6 +357,15 @@ def test_networks(name):
         for one in (network, called):
             found = results(network, one(batch, plan=plan), inputs)
             torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+
+
+@slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_are_exported(name):
+    network = network_of(name).eval()
+    first, other, _ = batches_for(network, edge_dim=3)
+    found = export_model(network, first).module()(**graph_inputs(other, network))
+    torch.testing.assert_close(found, network(other), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
