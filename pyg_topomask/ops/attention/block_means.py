@@ -133,7 +133,7 @@ def refuses(op: BlockMeans, problem: Problem) -> str | None:
     """Why an operation cannot serve."""
     if problem.no_blocks is not None:
         return problem.no_blocks
-    if problem.kernel not in (Kernel("linear"), Kernel("softmax")):
+    if problem.signed or problem.dropout or problem.kernel not in (Kernel("linear"), Kernel("softmax")):
         return "it serves linear kernels of features without signs, and softmax without dropout"
     if 0 in problem.size:
         return "features and values without numbers are left to plain torch"

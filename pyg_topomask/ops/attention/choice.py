@@ -20,7 +20,6 @@ from pyg_topomask.ops.attention.engines import (
     blocks,
     blocks_cpp,
     blocks_triton,
-    dense,
     factored,
     pairs,
     pairs_cpp,
@@ -49,6 +48,8 @@ class Engine(NamedTuple):
     """Returns the outputs, ``[N, H, D]``."""
     with_size: Callable[[Problem], tuple[Tensor, Tensor]] | None = None
     """Returns also :math:`S_i`, ``[N, H]``, which has a gradient if the kernel is linear."""
+    reads_half: bool = False
+    """Whether it reads half precision, and adds up in float32. For the others, half precision is widened."""
 
 
 ENGINES = {
@@ -57,21 +58,28 @@ ENGINES = {
     ),
     "unmasked": Engine("unmasked", unmasked.refuses, unmasked.work, unmasked.attend),
     "sdpa": Engine("unmasked", sdpa.refuses, sdpa.work, sdpa.attend),
-    "pairs_cpp": Engine("pairwise", pairs_cpp.refuses, Problem.pair_work, pairs_cpp.attend, pairs_cpp.with_size),
+    "pairs_cpp": Engine("pairwise", pairs_cpp.refuses, pairs.work, pairs_cpp.attend, pairs_cpp.with_size),
     "pairs_triton": Engine(
-        "pairwise", pairs_triton.refuses, Problem.pair_work, pairs_triton.attend, pairs_triton.with_size
+        "pairwise", pairs_triton.refuses, pairs.work, pairs_triton.attend, pairs_triton.with_size, reads_half=True
     ),
-    "pairs": Engine("pairwise", pairs.refuses, Problem.pair_work, pairs.attend),
+    "pairs": Engine("pairwise", pairs.refuses, pairs.work, pairs.attend),
     "parts": Engine("pairwise", parts.refuses, parts.work, parts.attend),
-    "blocks_cpp": Engine("blocks", blocks_cpp.refuses, Problem.block_work, blocks_cpp.attend, blocks_cpp.with_size),
+    "blocks_cpp": Engine("blocks", blocks_cpp.refuses, blocks.work, blocks_cpp.attend, blocks_cpp.with_size),
     "blocks_triton": Engine(
-        "blocks", blocks_triton.refuses, Problem.block_work, blocks_triton.attend, blocks_triton.with_size
+        "blocks", blocks_triton.refuses, blocks.work, blocks_triton.attend, blocks_triton.with_size
     ),
-    "blocks": Engine("blocks", blocks.refuses, partial(Problem.block_work, kept_pairs=True), blocks.attend),
+    "blocks": Engine("blocks", blocks.refuses, partial(blocks.work, kept_pairs=True), blocks.attend),
     "factored": Engine("factored", factored.refuses, factored.work, factored.attend),
-    "dense": Engine("dense", dense.refuses, dense.work, dense.attend),
+    "dense": Engine("dense", blocks.refuses_whole, blocks.work_whole, partial(blocks.attend, whole=True)),
 }
 """Engines by name."""
+
+
+def attend(problem: Problem, path: str = "auto") -> Tensor:
+    """The outputs ``[N, H, D]``, by the engine that `choose_engine` chooses."""
+    wide = problem.wide
+    engine = ENGINES[choose_engine(problem if problem.v.is_cuda else wide, path)]
+    return engine.attend(problem if engine.reads_half else wide)
 
 
 def choose_engine(problem: Problem, path: str = "auto") -> str:

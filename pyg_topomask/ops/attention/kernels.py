@@ -30,24 +30,20 @@ class EdgeVectors(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """Kernel :math:`K_{ij}` of attention, and the denominator.
+    """Kernel :math:`K_{ij}` of attention, and its sums.
 
     Sums have the shape ``[*, D + 1]``: the numerator :math:`\\sum_j M_{ij} K_{ij} v_j` and the size
-    :math:`S_i = \\sum_j B_{ij} |K|_{ij}`. With ``signed``, they have the shape ``[*, D + 2]``: the denominator
+    :math:`S_i = \\sum_j B_{ij} |K|_{ij}`. If they are ``signed``, they have the shape ``[*, D + 2]``: the denominator
     :math:`\\sum_j M_{ij} K_{ij}` comes before the size, which then has no gradient.
     """
 
     name: str
     """``"linear"``: :math:`q_i \\cdot k_j`; ``"softmax"``: :math:`\\exp(q_i \\cdot k_j)`; ``"additive"``:
     :math:`\\exp(\\mathrm{LeakyReLU}(q_i \\cdot k_j))`, which is that of a sum for :math:`(q, 1)` and :math:`(1, k)`."""
-    signed: bool = False
-    """Whether the denominator is the signed sum."""
     signed_features: bool = False
     """Whether the features of the linear kernel may be negative."""
     negative_slope: float = 0.2
     """Slope of the leaky ReLU below zero."""
-    dropout: float = 0.0
-    """Probability of zeroing a weight in the numerator."""
 
     def sums_on_pairs(
         self,
@@ -59,6 +55,7 @@ class Kernel(NamedTuple):
         v: Tensor,
         kept: Tensor | None = None,
         edge: tuple[Tensor, Tensor] | None = None,
+        signed: bool = False,
     ) -> Tensor:
         """Sums of one head over the pairs of a pattern.
 
@@ -69,6 +66,7 @@ class Kernel(NamedTuple):
             k, v: Keys and values, shape ``[num_cols, R]`` and ``[num_cols, D]``.
             kept: Factors of dropout, shape ``[P]``; none if :obj:`None`.
             edge: Edge vectors ``[E, R]``, and the vector of each pair ``[P]``; none if :obj:`None`.
+            signed: Whether to add the signed denominator.
 
         Returns:
             Shape ``[num_rows, D + 1]`` or ``[num_rows, D + 2]``.
@@ -77,12 +75,12 @@ class Kernel(NamedTuple):
         ones, weight = v.new_ones(v.size(0), 1), entry * kernel
         kept_weight = weight if kept is None else weight * kept
         own = bound is entry and size is kernel
-        if kept_weight is weight and own and not self.signed:
+        if kept_weight is weight and own and not signed:
             return spmm(pattern, weight, torch.cat([v, ones], 1))
         parts = [spmm(pattern, kept_weight, v.contiguous())]
-        parts += [spmm(pattern, weight, ones)] if self.signed else []
+        parts += [spmm(pattern, weight, ones)] if signed else []
         parts += [spmm(pattern, weight if own else bound * size, ones)]
-        return torch.cat([*parts[:-1], parts[-1].detach() if self.signed else parts[-1]], 1)
+        return torch.cat([*parts[:-1], parts[-1].detach() if signed else parts[-1]], 1)
 
     def on_pairs(
         self, pattern: Pattern, bound: Tensor, q: Tensor, k: Tensor, edge: tuple[Tensor, Tensor] | None = None
@@ -110,6 +108,7 @@ class Kernel(NamedTuple):
         again: bool = False,
         kept: Tensor | None = None,
         edges: EdgeVectors | None = None,
+        signed: bool = False,
     ) -> Tensor:
         """`sums_on_pairs` of all heads, whose arrays are in the order of the nodes.
 
@@ -121,6 +120,7 @@ class Kernel(NamedTuple):
             again: Whether to compute the sums of each head again in the backward pass and keep nothing for it.
             kept: Factors of dropout, shape ``[P, H]``; none if :obj:`None`.
             edges: Edge vectors, for the softmax kernel; none if :obj:`None`.
+            signed: Whether to add the signed denominator.
 
         Returns:
             Shape ``[num_rows, H, D + 1]`` or ``[num_rows, H, D + 2]``.
@@ -131,13 +131,22 @@ class Kernel(NamedTuple):
             entry = entries if entries.dim() == 1 else entries[:, head]
             bound = entry if bounds is entries else bounds if bounds.dim() == 1 else bounds[:, head]
             edge = None if edges is None else (edges.vectors[:, head], edges.of_pair)
-            call = (pattern, entry, bound, *arrays, None if kept is None else kept[:, head], edge)
+            call = (pattern, entry, bound, *arrays, None if kept is None else kept[:, head], edge, signed)
             out.append(
                 checkpoint(self.sums_on_pairs, *call, use_reentrant=False) if again else self.sums_on_pairs(*call)
             )
         return pattern.restore(torch.stack(out, dim=1))
 
-    def sums_in_blocks(self, entry: Tensor, bound: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def sums_in_blocks(
+        self,
+        entry: Tensor,
+        bound: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        signed: bool = False,
+        drop: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:
         """Sums of graphs of similar size over dense blocks of the mask; arrays are zero beyond smaller graphs.
 
         In the products, channels come before nodes, which is twice as fast on CPU for narrow heads.
@@ -147,6 +156,8 @@ class Kernel(NamedTuple):
                 same tensor if the mask is its own bound.
             q, k: Queries and keys, shape ``[g, H, n, R]``.
             v: Values, shape ``[g, H, n, D]``.
+            signed: Whether to add the signed denominator.
+            drop: Probability of zeroing a weight in the numerator.
 
         Returns:
             Sums ``[g, H, n, D + 1]`` or ``[g, H, n, D + 2]``, and the kernel's size ``[g, H, n, n]`` (senders,
@@ -160,12 +171,12 @@ class Kernel(NamedTuple):
             kernel = size = exp_below(kernel, top)
         weight = entry * kernel
         own = bound is entry and size is kernel
-        if own and not self.signed and not self.dropout:
+        if own and not signed and not drop:
             return _Product.of(pad(v.mT, (0, 0, 0, 1), value=1.0), weight).mT, size
-        parts = [_Product.of(v.mT, dropout(weight, self.dropout) if self.dropout else weight)]
-        parts += [weight.sum(-2, keepdim=True)] if self.signed else []
+        parts = [_Product.of(v.mT, dropout(weight, drop) if drop else weight)]
+        parts += [weight.sum(-2, keepdim=True)] if signed else []
         total = (weight if own else bound * size).sum(-2, keepdim=True)
-        return torch.cat([*parts, total.detach() if self.signed else total], -2).mT, size
+        return torch.cat([*parts, total.detach() if signed else total], -2).mT, size
 
     def _block_scores(self, q: Tensor, k: Tensor) -> Tensor:
         score = _Product.of(k, q.mT.contiguous())

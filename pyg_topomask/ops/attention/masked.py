@@ -180,8 +180,8 @@ def masked_additive_attention(
         raise TypeError("additive attention needs a 'mask' (got None); OnesOperator(batch) is that of all pairs")
     q, k = additive_scores(receiver, sender)
     check_qkv(q, k, v)
-    kernel = Kernel("additive", negative_slope=negative_slope, dropout=dropout)
-    return _attend(kernel, (q, k, v), mask, batch, path, normalizer)
+    kernel = Kernel("additive", negative_slope=negative_slope)
+    return _attend(kernel, (q, k, v), mask, batch, path, normalizer, dropout)
 
 
 def additive_scores(receiver: Tensor, sender: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,35 +221,45 @@ def explain(
     if kernel == "softmax":
         check_channels(q)
     signed_features = kernel == "linear" and not (non_negative(q) and non_negative(k))
-    problem = problem_of(Kernel(kernel, False, signed_features), (q, k, v), mask, batch, normalizer)
+    problem = problem_of(Kernel(kernel, signed_features), (q, k, v), mask, batch, normalizer)
     return choice.explain(problem.wide)
 
 
 def _attend(
-    kernel: Kernel, qkv: QKV, mask: AttentionMask | Tensor | None, batch: Tensor | None, path: str, normalizer: str
+    kernel: Kernel,
+    qkv: QKV,
+    mask: AttentionMask | Tensor | None,
+    batch: Tensor | None,
+    path: str,
+    normalizer: str,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Outputs ``[N, H, D]``."""
     check_choice("path", path, choice.PATHS)
     q, k, v = qkv
     with torch.autocast(v.device.type, enabled=False):
-        problem = problem_of(kernel, qkv, mask, batch, normalizer)
+        problem = problem_of(kernel, qkv, mask, batch, normalizer, dropout)
         if q.size(0) == 0:
             return v + (q + k).sum()  # no rows, with gradients
         return solve(problem, path).to(v.dtype)
 
 
 def problem_of(
-    kernel: Kernel, qkv: QKV, mask: AttentionMask | Tensor | None, batch: Tensor | None, normalizer: str
+    kernel: Kernel,
+    qkv: QKV,
+    mask: AttentionMask | Tensor | None,
+    batch: Tensor | None,
+    normalizer: str,
+    dropout: float = 0.0,
 ) -> Problem:
     """The problem. The denominator is not signed if nothing can be negative."""
     check_choice("normalizer", normalizer, NORMALIZERS)
     q, k, v = qkv
     if batch is not None:
         check_batch(batch, q.size(0))
-    signed = kernel._replace(signed=normalizer == "signed")
-    problem = Problem(signed, q, k, v, None if mask is None else read_mask(mask, q), batch)
-    if signed.signed and not kernel.signed_features and (mask is None or problem.owns_bound):
-        return replace(problem, kernel=kernel)
+    problem = Problem(kernel, q, k, v, None if mask is None else read_mask(mask, q), batch, dropout=dropout)
+    if normalizer == "signed" and (kernel.signed_features or (mask is not None and not problem.owns_bound)):
+        return replace(problem, signed=True)
     return problem
 
 

@@ -27,21 +27,16 @@ from pyg_topomask.ops.numerics import absolute, least_denominator
 
 
 def solve(problem: Problem, path: str) -> Tensor:
-    """The outputs ``[N, H, D]``, by the engines that `choice.choose_engine` chooses for the parts of the mask.
-
-    Half precision is widened here, unless the engine is `pairs_triton`, which reads it and adds up in float32.
-    """
+    """The outputs ``[N, H, D]``, by the engines that `choice.choose_engine` chooses for the parts of the mask."""
     mask = problem.mask
     if path == "auto" and getattr(mask, "head_groups", None):
         starts = list(accumulate(count for count, _ in mask.head_groups))
         parts = zip(mask.head_groups, [0, *starts], starts)
         return torch.cat([solve(_of_heads(problem, part, a, b), path) for (_, part), a, b in parts], dim=1)
-    linear = problem.kernel.name == "linear" and not problem.kernel.signed
-    wide = problem.wide
+    linear = problem.kernel.name == "linear" and not problem.signed
     if path == "auto" and linear and getattr(mask, "terms", None):
-        return _sum(wide)
-    chosen = choice.choose_engine(problem if problem.v.is_cuda else wide, path)
-    return choice.ENGINES[chosen].attend(problem if chosen == "pairs_triton" else wide)
+        return _sum(problem.wide)
+    return choice.attend(problem, path)
 
 
 def _of_heads(problem: Problem, mask: object, start: int, stop: int) -> Problem:

@@ -6,7 +6,7 @@ which is the kernel itself if no feature is negative. Then
 .. math:: \mathrm{out}_i = \frac{\sum_j M_{ij} K_{ij} v_j}{S_i}, \qquad S_i = \sum_j B_{ij} |K|_{ij}.
 
 Outputs keep the signs of the mask, never exceed the largest value, and nothing cancels. If neither mask nor kernel can
-be negative, :math:`S_i` is the denominator of the papers. With a signed kernel, the denominator is :math:`\sum_j M_{ij}
+be negative, :math:`S_i` is the denominator of the papers. If it is ``signed``, the denominator is :math:`\sum_j M_{ij}
 K_{ij}`, as in the papers. Learned signs can bring it close to zero; the output is zero if it is at most min(terms of a
 row, 1024) machine epsilons times :math:`S_i`.
 """
@@ -71,6 +71,10 @@ class Problem:
     """The rows of which ``q`` holds the queries; all if :obj:`None`."""
     edges: EdgeVectors | None = None
     """Vectors that multiply the keys of pairs; none if :obj:`None`."""
+    signed: bool = False
+    """Whether the denominator is the signed sum."""
+    dropout: float = 0.0
+    """Probability of zeroing a weight in the numerator."""
 
     @property
     def wide(self) -> Problem:
@@ -158,7 +162,7 @@ class Problem:
         """Why C++ and Triton code do not serve the pairs of the mask; :obj:`None` if they do."""
         if self.no_pairs is not None:
             return self.no_pairs
-        if self.kernel.signed or self.kernel.signed_features:
+        if self.signed or self.kernel.signed_features:
             return "it serves features and denominators without signs"
         _, _, width, channels = self.size
         if 0 in (width, channels) or width + channels > _MOST_COMPILED:
@@ -173,31 +177,6 @@ class Problem:
         if self.mask.dense_blocks is None:
             return f"it needs the dense blocks of graphs, and {type(self.mask).__name__} has none"
         return None
-
-    def pair_work(self) -> dict[str, float]:
-        """Amounts of work on pairs: pairs to be listed, pairs of all heads, and numbers of their keys and values; and
-        numbers of the keys and values of rows, which are read and packed once, however many pairs they have.
-        """
-        nodes, heads, features, channels = self.size
-        pairs, listed = self.num_pairs * heads, 0 if self.support.kept else self.num_terms
-        numbers, rows = (count * (features + channels) for count in (pairs, nodes * heads))
-        listing = {"call": 1, "held": self.num_pairs, "listed": listed}
-        return {**listing, "pair": pairs, "number": numbers, "row": rows}
-
-    def block_work(self, kept_pairs: bool = False) -> dict[str, float]:
-        """Amounts of work in blocks: sizes of graphs, multiply-adds that make the blocks, pairs of nodes of all heads,
-        and numbers of their keys and values. If ``kept_pairs``, a number for each pair and head is held.
-        """
-        _, heads, features, channels = self.size
-        groups, blocks, own = self.groups, self.mask.dense_blocks, self.mask.heads or 1
-        sizes, count = groups.num_nodes, len(groups.graphs)
-        padded = sum(g * n * n for g, n in groups.shapes)
-        shared = blocks.shared and groups.slot is None
-        held = padded * heads if kept_pairs else own * (count * max(sizes) ** 2 if shared else padded)
-        made = blocks.work(sizes) * own * (1 if self.owns_bound else 2)
-        pairs = heads * (padded if kept_pairs else sum(n * n for n in sizes))
-        numbers = pairs * (features + channels)
-        return {"call": 1, "held": held, "size": count, "made": made, "pair": pairs, "number": numbers}
 
     @cached
     def groups(self) -> SizeGroups:
@@ -289,7 +268,7 @@ class Problem:
         numerator, denominator, *total = sums.split([channels] + [1] * (sums.size(-1) - channels), dim=-1)
         vanished = self.vanished(denominator, (total or [denominator])[0].detach(), row_norm)
         out = numerator / denominator.masked_fill(vanished, torch.inf)
-        if row_norm is None or self.kernel.signed:
+        if row_norm is None or self.signed:
             return out
         largest = self.v.detach().abs()  # the error of approximate products must not exceed it either
         largest = largest.amax(0) if self.batch is None else segment_max(largest, self.batch)[self.batch]
@@ -304,7 +283,7 @@ class Problem:
             if isinstance(errors, Tensor):
                 errors = (errors if self.rows is None else errors[slice(*self.rows)])[..., None].to(total)
             least = (row_norm * errors).clamp(min=least)
-        if self.kernel.signed:
+        if self.signed:
             return (total < least) | (denominator.detach().abs() <= (self._tolerance() * total).clamp(min=least))
         return total <= least
 

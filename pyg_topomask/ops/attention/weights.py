@@ -80,7 +80,7 @@ def _weights(problem: Problem) -> PairWeights:
     weight, total, squares = (torch.stack(parts, dim=1) for parts in zip(*found))  # [P, H]
     ones = weight.new_ones(pattern.num_cols, weight.size(1), 1)
     sums, sizes, norms = (pattern.restore(spmm(pattern, x, ones)) for x in (weight, total, squares))  # [rows, H, 1]
-    denominator = sums if problem.kernel.signed else sizes
+    denominator = sums if problem.signed else sizes
     norm = None if problem.errors is None else norms.sqrt()
     vanished = problem.vanished(denominator, sizes.detach(), norm)
     factor = torch.where(vanished, 0, 1 / torch.where(vanished, 1, denominator)).squeeze(-1)  # [rows, H]

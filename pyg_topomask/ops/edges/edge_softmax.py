@@ -117,8 +117,8 @@ def typed_edge_problem(
     if edge is not None:
         of_pair = _vector_of_pair(edges.number, edges.kind, edge.size(0), kinds.size(0))
         vectors = EdgeVectors(torch.cat([kinds, edge + kinds[0]]), of_pair, kinds.size(0))
-    kernel = Kernel("softmax", dropout=dropout)
-    return Problem(kernel, q * q.size(-1) ** -0.5, k, v, PatternMask(edges.pattern), edges=vectors)
+    scaled = q * q.size(-1) ** -0.5
+    return Problem(Kernel("softmax"), scaled, k, v, PatternMask(edges.pattern), edges=vectors, dropout=dropout)
 
 
 @once_per_batch

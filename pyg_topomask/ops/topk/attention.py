@@ -9,8 +9,6 @@ where :math:`T_i` are the k keys of the query's own graph with the largest :math
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout as dropped
@@ -18,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_integer, readable
+from pyg_topomask.ops.attention import choice
 from pyg_topomask.ops.attention.block_means import MOST_SELECTED, softmax_in_graphs
-from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, pairs_triton
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import PatternMask
@@ -148,6 +146,5 @@ def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, topk: int, layout: BlockL
 def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
     """Softmax attention on the kept pairs, whose heads follow each other, ``[H N, *] → [H N, D]``."""
     heads = q[:, None], k[:, None], v[:, None]
-    problem = Problem(Kernel("softmax", dropout=dropout), *heads, PatternMask(kept.pattern))
-    engine: Any = next(engine for engine in (pairs_cpp, pairs_triton, pairs) if engine.refuses(problem) is None)
-    return engine.attend(problem)[:, 0]
+    problem = Problem(Kernel("softmax"), *heads, PatternMask(kept.pattern), dropout=dropout)
+    return choice.attend(problem, "pairwise")[:, 0]

@@ -30,15 +30,28 @@ from pyg_topomask.transforms import AddRandomWalks
 
 needs_compiler = pytest.mark.skipif(bool(loader.missing("pairs")), reason="needs a C++ compiler")
 
+
+class Asked(NamedTuple):
+    """What is asked besides the arrays."""
+
+    kernel: Kernel
+    signed: bool = False
+    dropout: float = 0.0
+
+    def of(self, *arrays: object, **more: object) -> Problem:
+        """The problem of these arrays."""
+        return Problem(self.kernel, *arrays, signed=self.signed, dropout=self.dropout, **more)
+
+
 KERNELS = {
-    "linear": Kernel("linear"),
-    "linear_signed": Kernel("linear", signed=True),
-    "features_signed": Kernel("linear", signed_features=True),
-    "both_signed": Kernel("linear", signed=True, signed_features=True),
-    "softmax": Kernel("softmax"),
-    "softmax_signed": Kernel("softmax", signed=True),
-    "additive": Kernel("additive", negative_slope=0.3),
-    "additive_signed": Kernel("additive", signed=True),
+    "linear": Asked(Kernel("linear")),
+    "linear_signed": Asked(Kernel("linear"), signed=True),
+    "features_signed": Asked(Kernel("linear", signed_features=True)),
+    "both_signed": Asked(Kernel("linear", signed_features=True), signed=True),
+    "softmax": Asked(Kernel("softmax")),
+    "softmax_signed": Asked(Kernel("softmax"), signed=True),
+    "additive": Asked(Kernel("additive", negative_slope=0.3)),
+    "additive_signed": Asked(Kernel("additive"), signed=True),
 }
 UNSIGNED = [name for name in KERNELS if not name.endswith("_signed") or name == "features_signed"]
 HEADS = 2
@@ -183,17 +196,17 @@ def features(kernel: Kernel, num_nodes: int, width: int = 4, channels: int = 3, 
     return [q, k, draw(num_nodes, heads, channels)]
 
 
-def problem_of(kernel: Kernel, mask: Mask, dtype: torch.dtype = torch.float64, **settings) -> tuple[Problem, list]:
+def problem_of(asked: Asked, mask: Mask, dtype: torch.dtype = torch.float64, **settings) -> tuple[Problem, list]:
     """A problem, and the tensors of which it is made: queries, keys, values and the mask's parameters."""
     torch.manual_seed(1)
-    given = [*features(kernel, len(mask.batch), **settings), *mask.parameters]
+    given = [*features(asked.kernel, len(mask.batch), **settings), *mask.parameters]
     inputs = [x.to(dtype).requires_grad_() for x in given]
-    return remade(kernel, mask, *inputs), inputs
+    return remade(asked, mask, *inputs), inputs
 
 
-def remade(kernel: Kernel, mask: Mask, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Problem:
+def remade(asked: Asked, mask: Mask, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Problem:
     """The problem of these tensors."""
-    return Problem(kernel, q, k, v, mask.make(*parameters), mask.batch)
+    return asked.of(q, k, v, mask.make(*parameters), mask.batch)
 
 
 def serving(problem: Problem) -> dict[str, Callable[[Problem], Tensor]]:
@@ -218,7 +231,7 @@ def in_parts(engine: object, problem: Problem) -> Tensor:
 def reference(problem: Problem, tolerance: float = 1e-12) -> Tensor:
     """Attention from its definition, with dense arrays."""
     kernel, q, k, v, mask = problem.kernel, problem.q, problem.k, problem.v, problem.mask
-    settings = {"normalizer": "signed" if kernel.signed else "bound", "tolerance": tolerance}
+    settings = {"normalizer": "signed" if problem.signed else "bound", "tolerance": tolerance}
     graph = q.new_zeros(q.size(0)) if problem.batch is None else problem.batch
     same = (graph[:, None] == graph).to(v)
     dense = same if mask is None else mask.to_dense()

@@ -13,7 +13,6 @@ from pyg_topomask.ops.attention import full_softmax
 from pyg_topomask.ops.attention.choice import ENGINES
 from pyg_topomask.ops.attention.engines import pairs
 from pyg_topomask.ops.attention.kernels import Kernel
-from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.testing.checks import check_backward_in_autocast, check_forward_mode, check_reverse_mode
 from pyg_topomask.typing import PerformanceWarning
 from tests.ops.attention.cases import (
@@ -82,7 +81,7 @@ def test_first_and_second_derivatives(mask, kernel):
 
         def run(*inputs, attend=attend, dropout=dropout):
             torch.manual_seed(0)
-            return attend(remade(problem.kernel._replace(dropout=dropout), SMALL[mask], *inputs))
+            return attend(remade(KERNELS[kernel]._replace(dropout=dropout), SMALL[mask], *inputs))
 
         assert gradcheck(run, inputs, fast_mode=True), name
         assert gradgradcheck(run, inputs, fast_mode=True), name
@@ -126,7 +125,7 @@ def test_a_graph_is_the_same_in_every_batch(kernel):
         for graph in RAGGED.unique():
             own = graph == RAGGED
             alone = [x[own].detach().requires_grad_() for x in inputs]
-            other = Problem(problem.kernel, *alone, CausalOperator(torch.zeros_like(RAGGED[own])))
+            other = KERNELS[kernel].of(*alone, CausalOperator(torch.zeros_like(RAGGED[own])))
             found = [ENGINES[name].attend(each) for each in (problem, other)]
             found[0] = found[0][own]
             grads = (
@@ -189,12 +188,12 @@ def vanishing():
 def test_rows_whose_denominator_vanishes_are_zero(case, kernel):
     """Set to zero, not computed: they have no gradient, and others are the definition."""
     q, k, matrix, rows = vanishing()[case]
-    kernel = KERNELS[kernel]
-    if (kernel.name != "linear" and case.startswith("zero")) or (case == "cancelling" and not kernel.signed):
+    asked = KERNELS[kernel]
+    if (asked.kernel.name != "linear" and case.startswith("zero")) or (case == "cancelling" and not asked.signed):
         rows = []
     inputs = [x.clone().requires_grad_() for x in (q, k, draw(5, 2, 2), matrix)]
-    problems = [Problem(kernel, *inputs[:3], sparse_mask(inputs[3]))]
-    problems += [Problem(kernel, *inputs[:3])] * (kernel.name == "linear" and case.startswith("zero"))
+    problems = [asked.of(*inputs[:3], sparse_mask(inputs[3]))]
+    problems += [asked.of(*inputs[:3])] * (asked.kernel.name == "linear" and case.startswith("zero"))
     others = [i for i in range(5) if i not in rows]
     for name, attend, each in ((*engine, problem) for problem in problems for engine in serving(problem).items()):
         out = attend(each)
@@ -210,7 +209,7 @@ def test_a_mask_of_float32_numbers_cancels_up_to_their_precision_in_float64():
     value = torch.tensor([0.1, 0.2, -0.3, 1, 1])
     mask = SparseOperator(torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 1, 2]]), value, 3)
     q, v = torch.ones(3, 1, 2).double(), draw(3, 1, 2)
-    problem = Problem(KERNELS["linear_signed"], q, q, v, mask)
+    problem = KERNELS["linear_signed"].of(q, q, v, mask)
     for name, attend in serving(problem).items():
         out = attend(problem)
         assert (out[0] == 0).all(), name
@@ -223,7 +222,7 @@ def test_what_counts_as_zero_depends_on_the_graph_and_not_on_its_batch():
     matrix = torch.eye(303)
     matrix[0, :3] = torch.tensor([0.5, 0.5, -1 + 4e-6])
     q, v = torch.ones(303, 1, 2), torch.randn(303, 1, 2)
-    problem = Problem(KERNELS["linear_signed"], q, q, v, sparse_mask(matrix), batch)
+    problem = KERNELS["linear_signed"].of(q, q, v, sparse_mask(matrix), batch)
     for name, attend in serving(problem).items():
         out = attend(problem)
         assert (out[0] != 0).all(), name
@@ -252,7 +251,7 @@ def test_denominators_within_the_error_of_products_vanish(kernel, per_row):
     mask = Rough(matrix, torch.full((30, 1), error) if per_row else error)
     q, k, _ = features(Kernel("linear"), 30)
     v = 1 + 1e-6 * draw(30, 2, 3, positive=True)  # nearly equal, so that noise alone takes means beyond them
-    problem = Problem(KERNELS[kernel], q, k, v, mask)
+    problem = KERNELS[kernel].of(q, k, v, mask)
     for name, attend in serving(problem).items():
         out = attend(problem)
         assert (out.abs() <= v.abs().amax(0)).all(), name
@@ -282,8 +281,8 @@ def test_the_largest_and_smallest_numbers_that_are_supported(mask, kernel, scale
     scaled = [x.detach() * s for x, s in zip(given, (q, k, values, *[weights] * (len(given) - 3)))]
     single = [x.float().requires_grad_() for x in scaled]
     double = [x.detach().double().requires_grad_() for x in single]
-    wanted = with_gradients(reference(remade(exact.kernel, MASKS[mask], *double), 0.0), double)
-    problem = remade(exact.kernel, MASKS[mask], *single)
+    wanted = with_gradients(reference(remade(KERNELS[kernel], MASKS[mask], *double), 0.0), double)
+    problem = remade(KERNELS[kernel], MASKS[mask], *single)
     for name, attend in serving(problem).items():
         for a, b in zip(with_gradients(attend(problem), single), wanted, strict=True):
             assert (a - b).abs().max() <= 3e-4 * b.abs().max(), name
@@ -296,7 +295,7 @@ def test_scores_of_any_size_and_stored_zeros():
     value = torch.where(torch.rand(36) < 0.5, 0, torch.rand(36)).double()
     q, k, v = (x.requires_grad_() for x in (1e3 * draw(6, 2, 3), draw(6, 2, 3), draw(6, 2, 2)))
     value.requires_grad_()
-    problem = Problem(KERNELS["softmax"], q, k, v, SparseOperator(index, value, 6))
+    problem = KERNELS["softmax"].of(q, k, v, SparseOperator(index, value, 6))
     inputs, dense = [q, k, v, value], value.view(6, 6)
     score = torch.einsum("ihr,jhr->hij", q, k)
     weight = dense * (score - score.masked_fill(dense == 0, -torch.inf).amax(-1, keepdim=True)).clamp(max=20).exp()
@@ -334,7 +333,7 @@ def test_repeats_bit_for_bit(mask, kernel):
     for name, attend in serving(problem).items():
 
         def run(attend=attend):  # with nothing that a call before has kept
-            return with_gradients(attend(remade(problem.kernel, MASKS[mask], *inputs)), inputs)
+            return with_gradients(attend(remade(KERNELS[kernel], MASKS[mask], *inputs)), inputs)
 
         assert_threads_change_nothing(run) if name.endswith("_cpp") else assert_repeats(run)
 

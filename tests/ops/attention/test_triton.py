@@ -14,7 +14,6 @@ from pyg_topomask.ops.attention.engines import blocks_triton, pairs_triton
 from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _pair_sums
 from pyg_topomask.ops.attention.kernels import EdgeVectors
 from pyg_topomask.ops.attention.mask import PatternMask
-from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.sparse import Pattern
 from tests.ops.attention.cases import KERNELS, MASKS, Mask, draw, problem_of, reference, remade, small_masks
 from tests.ops.compare import with_gradients
@@ -92,12 +91,12 @@ def test_sizes_and_nothing_to_combine_where_no_row_is_cut(cut, monkeypatch):
     )
     monkeypatch.setattr(pairs_triton, "_CUT", cut)
     mask = on_pairs(6, positive=True)
-    problem, inputs = problem_of(KERNELS["linear"], mask, width=2, channels=2)
+    _, inputs = problem_of(KERNELS["linear"], mask, width=2, channels=2)
     q, k, _, entries = inputs
     wanted = with_gradients(torch.einsum("ihr,jhr,ij->ih", q, k, mask.make(entries).to_dense()), [q, k, entries])
     given = [x.detach().to(DEVICE).requires_grad_() for x in inputs]
     mask = mask._replace(batch=mask.batch.to(DEVICE))
-    size = choice.ENGINES["pairs_triton"].with_size(remade(problem.kernel, mask, *given))[1]
+    size = choice.ENGINES["pairs_triton"].with_size(remade(KERNELS["linear"], mask, *given))[1]
     for a, b in zip(with_gradients(size, [given[0], given[1], given[3]]), wanted, strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-10, atol=1e-10)
     assert ("combine" in names) == (cut == 3)
@@ -127,7 +126,7 @@ def test_vectors_of_edges(own, monkeypatch):
     vectors = draw(1 + int(of_pair.max()), 2, 3)
     given = [x.to(DEVICE).requires_grad_() for x in (draw(5, 2, 3), draw(5, 2, 3), draw(5, 2, 4), vectors)]
     edges = EdgeVectors(given[3], of_pair.to(DEVICE), 3)
-    problem = Problem(KERNELS["softmax"], *given[:3], PatternMask(pattern), edges=edges)
+    problem = KERNELS["softmax"].of(*given[:3], PatternMask(pattern), edges=edges)
     found, wanted = (with_gradients(choice.ENGINES[name].attend(problem), given) for name in BOTH)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
@@ -171,7 +170,7 @@ def test_without_pairs_or_rows(num_rows):
 @pytest.mark.parametrize("name", NAMES)
 def test_graphs_do_not_mix_and_nan_is_not_hidden(name):
     mask = small_masks()["sparse"]
-    problem, inputs = problem_of(KERNELS[name], mask, width=2, channels=2)
+    _, inputs = problem_of(KERNELS[name], mask, width=2, channels=2)
     inputs = [x.detach().to(DEVICE).requires_grad_() for x in inputs]
     mask = mask._replace(
         make=lambda x: SparseOperator(torch.tensor([[0, 1, 1, 2, 3, 4, 4], [1, 0, 2, 1, 4, 3, 4]]).to(DEVICE), x, 5),
@@ -180,7 +179,7 @@ def test_graphs_do_not_mix_and_nan_is_not_hidden(name):
     found = []
     for spoil in (1, 1e6, torch.nan):
         spoilt = [torch.cat([x[:3], spoil * x[3:]]).detach().requires_grad_() for x in inputs[:3]]
-        out = pairs_triton.attend(remade(problem.kernel, mask, *spoilt, inputs[3]))
+        out = pairs_triton.attend(remade(KERNELS[name], mask, *spoilt, inputs[3]))
         grads = torch.autograd.grad(out[:3].square().sum(), spoilt)
         found.append([x[:3] for x in (out, *grads)])
         assert spoil == spoil or out[3:].isnan().all()

@@ -35,17 +35,17 @@ def attend(problem: Problem) -> Tensor:
     """The outputs. Slices of the features are computed one by one, and again in the backward pass."""
     num_nodes, heads, num_features, channels = problem.size
     kernel, own = problem.kernel, problem.owns_bound and not problem.kernel.signed_features
-    values = with_ones(problem.v) if own or kernel.signed else problem.v
+    values = with_ones(problem.v) if own or problem.signed else problem.v
 
     def slice_sums(q: Tensor, k: Tensor, values: Tensor, sums: Tensor | None = None) -> Tensor:
         if sums is None:  # [N, H, D + 1 or D + 2]
             state = _multiply(problem.mask, k[..., :, None] * values[..., None, :])  # [N, H, r, D or D + 1]
             sums = (q[..., None] * state).sum(2)  # the gradient of a product of matrices would be slow outer products
-        if own and not kernel.signed:
+        if own and not problem.signed:
             return sums
         q, k = (absolute(q), absolute(k)) if kernel.signed_features else (q, k)
         total = (q * _multiply(problem.bound, k)).sum(-1, keepdim=True)
-        return torch.cat([sums, total.detach() if kernel.signed else total], dim=-1)
+        return torch.cat([sums, total.detach() if problem.signed else total], dim=-1)
 
     contracted = problem.mask.contract(problem.q, problem.k, values)
     if contracted is not None:

@@ -110,15 +110,15 @@ def attend(problem: Problem) -> Tensor:
 
 def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
     """The outputs, and :math:`S_i` ``[N, H]`` if the kernel is linear."""
-    kernel, q, k = problem.kernel, problem.q, problem.k
+    kernel = problem.kernel
     pattern, entries, bounds = problem.pairs()
     entry, coeffs = _lines(entries)
     bound, bound_coeffs = (None, None) if bounds is entries else _lines(bounds)
     edge, of_pair, common = (None, None, 0) if problem.edges is None else problem.edges
-    seed = draw_seeds(1) if kernel.dropout else None
+    seed = draw_seeds(1) if problem.dropout else None
     pairs = pattern.rowptr, pattern.col, of_pair, seed, pattern.order, coeffs, bound_coeffs
-    numbers = KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout, common
-    return _pair_means(q, k, problem.v, entry, bound, edge, *pairs, *numbers)
+    numbers = KERNELS.index(kernel.name), kernel.negative_slope, problem.dropout, common
+    return _pair_means(problem.q, problem.k, problem.v, entry, bound, edge, *pairs, *numbers)
 
 
 @once_per_batch

@@ -187,13 +187,9 @@ def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
     q, k, v = (pattern.arrange(x) for x in (problem.q, problem.k, problem.v))
     edge, of_pair = (None, None) if problem.edges is None else problem.edges[:2]
     entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
-    seed = draw_seeds(1, device=problem.v.device) if kernel.dropout else None
-    numbers = (
-        KERNELS.index(kernel.name),
-        kernel.negative_slope,
-        kernel.dropout,
-        max(problem.groups.num_nodes, default=0),
-    )
+    seed = draw_seeds(1, device=problem.v.device) if problem.dropout else None
+    longest = max(problem.groups.num_nodes, default=0)
+    numbers = KERNELS.index(kernel.name), kernel.negative_slope, problem.dropout, longest
     rest = pattern.rowptr, pattern.col, of_pair, seed, *numbers
     sums = pattern.restore(_pair_sums(entry, q, k, v, None if bounds is entries else bound, edge, *rest)[0])
     size = sums[..., -1]

@@ -29,5 +29,5 @@ def attend(problem: Problem) -> Tensor:
     if not kernel.signed_features:
         return problem.finish(segment_linear_attention(q, k, with_ones(v), batch))
     size = segment_linear_attention(absolute(q), absolute(k), torch.ones_like(v[..., :1]), batch)
-    sums = segment_linear_attention(q, k, with_ones(v) if kernel.signed else v, batch)
-    return problem.finish(torch.cat([sums, size.detach() if kernel.signed else size], dim=-1))
+    sums = segment_linear_attention(q, k, with_ones(v) if problem.signed else v, batch)
+    return problem.finish(torch.cat([sums, size.detach() if problem.signed else size], dim=-1))

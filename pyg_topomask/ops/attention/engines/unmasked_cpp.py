@@ -66,7 +66,7 @@ def refuses(problem: Problem) -> str | None:
     """Why the engine cannot serve."""
     if problem.mask is not None:
         return "it serves attention without a mask"
-    if problem.kernel != Kernel("linear"):
+    if problem.kernel != Kernel("linear") or problem.signed:
         return "it serves linear kernels of features without signs"
     _, _, features, channels = problem.size
     if features == 0 or features * (channels + 1) > _MOST_NUMBERS:
