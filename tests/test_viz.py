@@ -1,11 +1,18 @@
+import base64
+import io
+import re
 import sys
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch_geometric.data import Data
 
 from pyg_topomask import viz
-from pyg_topomask.operators import DenseOperator
+from pyg_topomask.nn import HopMask, MaskedAttention
+from pyg_topomask.operators import DenseOperator, OnesOperator
+from pyg_topomask.transforms import AddHops
 from pyg_topomask.viz.drawing import _layout
 from pyg_topomask.viz.mask import DIVERGING
 
@@ -50,6 +57,35 @@ def test_negative_weights_get_a_symmetric_scale_and_heads_are_chosen():
     assert image.get_clim() == (-9, 9)
     np.testing.assert_allclose(image.norm([-9.0, -2.25, 0.0, 2.25, 9.0]), [0, 0.25, 0.5, 0.75, 1])
     assert image.get_cmap().name == DIVERGING
+
+
+def test_modules_and_weights_of_attention_are_drawn_with_their_graph():
+    torch.manual_seed(0)
+    graph = AddHops()(Data(torch.randn(5, 8), EDGES, num_nodes=5))  # the last node is alone
+    mask = HopMask(heads=2)
+    drawn = viz.plot_mask(mask, graph, head=1).axes[0].images[0].get_array()
+    np.testing.assert_allclose(drawn, mask(graph).to_dense()[1].detach())
+    attn = MaskedAttention(8, heads=2, kernel="elu1", mask=mask)
+    _, (pairs, weights) = attn(graph.x, graph=graph, return_attention_weights=True)
+    figure = viz.plot_mask((pairs, weights), graph, head=1, symbol="A")
+    drawn = figure.axes[0].images[0].get_array()
+    assert drawn.shape == (5, 5)
+    np.testing.assert_allclose(drawn[pairs[0], pairs[1]], weights[:, 1].detach())
+    np.testing.assert_allclose(drawn.sum(1), 1, rtol=1e-6)
+    assert len(figure.axes[1].collections[0].get_segments()) == EDGES.size(1)
+
+
+def test_a_notebook_shows_an_operator_as_a_picture_of_each_head():
+    matrix = torch.tensor([[4.0, -1.0], [0.0, 0.25]])
+    shown = DenseOperator(torch.stack([matrix, -matrix / 2]).requires_grad_())._repr_html_()
+    assert shown.startswith("<code>DenseOperator(num_nodes=2, heads=2)</code>, largest entry 4 ")
+    pictures = [base64.b64decode(found) for found in re.findall(r'src="data:image/png;base64,(.+?)"', shown)]
+    first, second = (np.array(Image.open(io.BytesIO(picture))).tolist() for picture in pictures)
+    blue, white = [0, 76, 255], [255, 255, 255]  # the darkest; nothing
+    assert first == [[blue, [255, 165, 127]], [white, [191, 210, 255]]]  # levels 1, −1/2, 0, 1/4 by square roots
+    assert second[0][0][0] == 255 > second[0][0][2]  # negative: red
+    assert DenseOperator(torch.zeros(3, 3))._repr_html_().count("<img") == 1
+    assert OnesOperator(torch.zeros(100_000, dtype=torch.long))._repr_html_().count("<img") == 0
 
 
 def test_given_axes_are_used():

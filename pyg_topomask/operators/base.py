@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pyg_topomask.operators.picture import MOST_NODES, as_html
 from pyg_topomask.ops.attention.mask import AttentionMask, DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
@@ -170,6 +171,14 @@ class MaskOperator(AttentionMask, ABC):
     def __repr__(self) -> str:
         heads = "" if self.heads is None else f", heads={self.heads}"
         return f"{type(self).__name__}(num_nodes={self.num_nodes}{heads})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the matrix of each head as a small picture, or the name of a mask of many nodes."""
+        if not 0 < self.num_nodes <= MOST_NODES:
+            return f"<code>{self!r}</code>"
+        with torch.no_grad():
+            dense = self.to_dense().float().cpu()
+        return as_html(repr(self), dense if dense.dim() == 3 else dense[None])
 
 
 class SymmetricOperator(MaskOperator):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+from torch.nn import Module
+from torch_geometric.data import Data
 
 from pyg_topomask.viz.drawing import BAR, DIVERGING, SEQUENTIAL, STAR, draw_edges, integer_ticks, panels
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 def plot_mask(
     mask: Any,
-    edge_index: Tensor | None = None,
+    edge_index: Tensor | Data | None = None,
     title: str | None = None,
     node: int | None = None,
     head: int = 0,
@@ -29,8 +31,10 @@ def plot_mask(
     next to the larger weights of nodes on themselves.
 
     Args:
-        mask: Matrix ``[N, N]`` or ``[H, N, N]``, or an object with ``to_dense()``, such as an operator.
-        edge_index: The graph, shape ``[2, E]``; only the heat map is drawn if :obj:`None`.
+        mask: Matrix ``[N, N]`` or ``[H, N, N]``; an operator, or another object with ``to_dense()``; a mask module; or
+            the pairs ``[2, P]`` and weights ``[P, H]`` that attentions return by ``return_attention_weights=True``. The
+            last two need a ``Data`` as ``edge_index``.
+        edge_index: The edges, shape ``[2, E]``, or the graph; only the heat map is drawn if :obj:`None`.
         title: Title of the heat map.
         node: The node whose row is drawn on the graph, as a star; if :obj:`None`, a node with most neighbours of
             those that attend to any.
@@ -47,6 +51,12 @@ def plot_mask(
         IndexError: If ``head`` or ``node`` is out of range.
         ImportError: If matplotlib is missing.
     """
+    graph, edge_index = edge_index, getattr(edge_index, "edge_index", edge_index)
+    if isinstance(mask, Module):
+        mask = mask(graph)
+    elif isinstance(mask, tuple):
+        pairs, weights = mask
+        mask = matrix_of(pairs, weights, getattr(graph, "num_nodes", 0))
     matrix = _matrix(mask, head)
     figure, axes = panels(1 if edge_index is None else 2, 5.4, 4.6)
     image = axes[0].imshow(matrix, interpolation="nearest", **_scale(matrix))
@@ -56,6 +66,14 @@ def plot_mask(
     if edge_index is not None:
         _draw_row(axes[1], matrix, edge_index, node, symbol)
     return figure
+
+
+def matrix_of(pairs: Tensor, weights: Tensor, num_nodes: int) -> Tensor:
+    """Weights ``[P, H]`` of pairs as matrices ``[H, N, N]``, with virtual nodes, if there are some, at the end."""
+    size = max(num_nodes, *(pairs.amax(1) + 1).tolist())
+    matrix = weights.new_zeros(weights.size(1), size, size)
+    matrix[:, pairs[0], pairs[1]] = weights.t()
+    return matrix
 
 
 def _matrix(mask: Any, head: int) -> np.ndarray:

@@ -33,6 +33,7 @@ from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.viz import plot_mask, plot_reach, plot_walks
 from pyg_topomask.viz.drawing import literal
+from pyg_topomask.viz.mask import matrix_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -227,9 +228,7 @@ def _draw_attention(view: View) -> Figure:
             pairs, weights = attn.attention_weights(*inputs, **more)
         except NotImplementedError as error:
             raise NoPictureError(str(error)) from None
-    size = max(int(data.num_nodes or 0), *(pairs.amax(1) + 1).tolist())  # virtual nodes come last
-    matrix = weights.new_zeros(weights.size(1), size, size)
-    matrix[:, pairs[0], pairs[1]] = weights.t()
+    matrix = matrix_of(pairs, weights, int(data.num_nodes or 0))
     # A node may attend to none, such as one with relu features that no other node has.
     empty = (matrix[view.head, : data.num_nodes] == 0).all(1).double().mean()
     title = f"{type(attn).__name__}, {view.title}" + (f", {empty:.1%} of the nodes attend to none" if empty else "")
