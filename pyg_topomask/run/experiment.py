@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 from torch.nn import Module
@@ -123,7 +122,7 @@ class Experiment:
                         continue
                     dataset = dataset or self.loaded(shown)
                     made = [_made(given, one.seed, len(runs)) for given in (loggers, callbacks)]
-                    one._seed_run(place, called, *made).run(dataset, shown)
+                    SeedRun(one, place, called, *made).run(dataset, shown)
         summary = summarize(
             self.name, __version__, [*read_results(folder).values()], self.training.metric, **self.labels
         )
@@ -135,15 +134,6 @@ class Experiment:
         """The data set."""
         with display.working(f"loading {self.data.name}"):
             return self.data.load()
-
-    def _seed_run(self, folder: Path, title: str, loggers: Sequence[Logger], callbacks: Sequence[Callback]) -> SeedRun:
-        """The run of this seed."""
-
-        def all_loggers(note: Callable[[str], None]) -> list[Logger]:
-            return [*(self._loggers(folder, title, note) if is_main() else []), *loggers]
-
-        parts = self.data, self.build, self.call, self.training, self.seed
-        return SeedRun(*parts, folder, title, self._record, all_loggers, callbacks)
 
     # What follows, an experiment that was read from a config does in its own way.
 

@@ -9,26 +9,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.loggers import Logger, WandbLogger
-from torch import Tensor
-from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask import __version__
 from pyg_topomask.loader import collate
 from pyg_topomask.run.data.loaded import LoadedDataset
-from pyg_topomask.run.data.loaders import Sizes, Splits, evaluation_loaders, loaders, prepare
-from pyg_topomask.run.data.source import Source
+from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.distributed import is_main, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json
 from pyg_topomask.run.output.environment import environment
-from pyg_topomask.run.output.progress import Display, Job
+from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
@@ -36,10 +33,12 @@ from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.lightning_module import GraphModule, build_module
 from pyg_topomask.run.training.losses import task_problems
-from pyg_topomask.run.training.settings import Training
 from pyg_topomask.run.training.trainer import build_trainer, quiet, uses_cuda
 from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.experiment import Experiment
 
 Numbers = dict[str, float]
 
@@ -49,62 +48,54 @@ class SeedRun:
     """One seed, or one split, of an experiment.
 
     Args:
-        source: The data.
-        build: Makes the model for data of some sizes.
-        call: Calls the model with a batch.
-        training: How it is trained.
-        seed: The seed.
+        experiment: The experiment.
         folder: Folder of its files.
         title: Title for messages.
-        record: Writes into the folder what was run, given the sizes of the data.
-        loggers: Makes Lightning's loggers, given a function that prints a line.
+        loggers: Lightning's loggers of the user.
         callbacks: Lightning's callbacks of the user.
     """
 
-    source: Source
-    build: Callable[[Sizes], Module]
-    call: Callable[[Module, Data], Tensor]
-    training: Training
-    seed: int
+    experiment: Experiment
     folder: Path
     title: str
-    record: Callable[[Path, Sizes], None]
-    loggers: Callable[[Callable[[str], None]], list[Logger]]
+    loggers: Sequence[Logger] = ()
     callbacks: Sequence[pl.Callback] = ()
+
+    def __post_init__(self) -> None:
+        self.source, self.training, self.seed = self.experiment.data, self.experiment.training, self.experiment.seed
+        self.serving = self.source.serving
 
     def run(self, dataset: LoadedDataset, display: Display) -> None:
         """Train and test, or only evaluate, and write the result."""
         if is_main():
             make_folder(self.folder, "the output folder")
-        seed, training = self.seed, self.training
-        pl.seed_everything(seed, workers=True, verbose=False)
-        for key, problem in task_problems(training.loss, training.metric, dataset.task):
+        pl.seed_everything(self.seed, workers=True, verbose=False)
+        for key, problem in task_problems(self.training.loss, self.training.metric, dataset.task):
             raise RunError(f"{key}: {problem}")
-        self.drawn = self.source.draws(seed)
+        self.drawn = self.source.draws(self.seed)
         reset_peak()  # so that the recorded peak does not include earlier seeds
         job = display.job(f"{self.title}: preparing graphs", len(dataset))
         ticked = lambda doing, done: job.update(done, doing)  # noqa: E731
-        splits = prepare(self.source, dataset, seed, self.drawn, ticked, inference=training.inference)
+        inference = self.training.inference
+        splits = prepare(self.source, dataset, self.seed, self.drawn, ticked, inference=inference)
         job.remove()
-        torch.manual_seed(seed)
-        module = build_module(self.build, training, self.source, splits, self.call)
+        torch.manual_seed(self.seed)
+        module = build_module(self.experiment.build, self.training, self.source, splits, self.experiment.call)
         if is_main():  # written only now, so that a run that fails before does not claim the folder for itself
-            self.record(self.folder, splits.widths)
+            self.experiment._record(self.folder, splits.widths)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         with quiet():
-            found = (self._infer if training.inference else self._train)(module, splits, display)
-        text = self._write_result(*found, module, splits)
-        display.say(f"{self.title}: done in {found[1]['wall_time_s']:.1f} s  {text}")
+            metrics, times = (self._infer if inference else self._train)(module, splits, display)
+        text = self._write_result(metrics, times, module, splits)
+        display.say(f"{self.title}: done in {times['wall_time_s']:.1f} s  {text}")
 
     def _infer(self, module: GraphModule, splits: Splits, display: Display) -> tuple[Numbers, Numbers]:
         """Evaluate the model on all three sets, and predict hidden labels: metrics, and epochs and time."""
-        start, parts = time.perf_counter(), evaluation_loaders(self.source.serving, splits, self.seed)
+        start, parts = time.perf_counter(), evaluation_loaders(self.serving, splits, self.seed)
+        metrics: Numbers = {}
         with display.working(f"{self.title}: evaluating"):
-            trainer, metrics = (
-                build_trainer(self.training, callbacks=[*self._redraw_walks(), *self.callbacks]),
-                dict[str, float](),
-            )
+            trainer = build_trainer(self.training, callbacks=[*self._redraw_walks(), *self.callbacks])
             for part, loader in zip(PARTS, parts):
                 trainer.test(module, loader, verbose=False)
                 metrics |= {name.replace("test", part, 1): float(x) for name, x in trainer.callback_metrics.items()}
@@ -115,15 +106,54 @@ class SeedRun:
 
     def _train(self, module: GraphModule, splits: Splits, display: Display) -> tuple[Numbers, Numbers]:
         """Train or resume, test the best epoch, and draw the curves: metrics, and epochs and time."""
-        job = display.job(self.title, self.training.epochs)
-        recorder, test = self._fit_and_test(module, splits, job, display)
-        metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
+        training, start, job = self.training, epochs_done(self.folder), display.job(self.title, self.training.epochs)
+
+        def on_epoch(done: int, row: Numbers | None) -> None:
+            note = ""
+            if row:
+                best = headline(row, training.metric)
+                note = f"loss {row['train_loss']:.3f}  validation {best} {format_metric(best, row[f'val_{best}'])}"
+            job.update(done, note)
+
+        if start:
+            display.say(f"{self.title}: resuming after {start} epochs")
+        job.update(start)
+        recorder = Recorder(self.folder, training, on_epoch)
+        tested = self._fit_and_test(module, splits, start, recorder, display)
+        metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | tested
         if is_main():
-            best = headline(metrics, self.training.metric)
+            best = headline(metrics, training.metric)
             write_curves(self.folder / "curves.png", recorder.rows, recorder.best_epoch, self.title, best)
         job.remove()
         seconds = round(recorder.elapsed(), 3)
         return metrics, {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": seconds}
+
+    def _fit_and_test(
+        self, module: GraphModule, splits: Splits, start: int, recorder: Recorder, display: Display
+    ) -> Numbers:
+        """Train from the epoch ``start``, and return the test metrics of the best epoch."""
+        train, val, test = loaders(self.serving, splits, self.seed, pin_memory=uses_cuda(self.training))
+        if module.plans and train.collate_fn is collate:  # the copy stays on the CPU, where workers can read it
+            train.collate_fn = partial(collate, plan=copy.deepcopy(module.model))
+        if hasattr(train.sampler, "set_epoch"):
+            train.sampler.set_epoch(start)
+        walks, stopping = self._redraw_walks(train.dataset), early_stopping(self.training)
+        callbacks = [EpochSeed(self.seed, start, splits.set_epoch), *walks, *stopping, recorder, *self.callbacks]
+        own = self.experiment._loggers(self.folder, self.title, display.say) if is_main() else []
+        failed = 1
+        try:
+            more: dict[str, Any] = {"logger": [*own, *self.loggers], "default_root_dir": self.folder}
+            trainer = build_trainer(self.training, callbacks=callbacks, **more)
+            trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
+            self._fit(partial(trainer.fit, module, train, val), recorder, start > 0)
+            self._load_best(module, recorder.best_epoch)
+            trainer.test(module, test, verbose=False)
+            failed = 0
+        finally:
+            for logger in [*own, *self.loggers]:
+                if isinstance(logger, WandbLogger):  # it would otherwise also get the curves of the next run
+                    logger.experiment.finish(exit_code=failed)
+        return {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("test_")}
 
     def _write_result(self, metrics: Numbers, times: Numbers, module: GraphModule, splits: Splits) -> str:
         """Write ``result.json``, wait until it is written, and return the test metric as text."""
@@ -156,52 +186,7 @@ class SeedRun:
         if not self.source.follows_attention:
             return []
         (transform,) = (step for step in self.drawn if isinstance(step, AddRandomWalks))
-        return [RedrawWalks(transform, self.source.serving.batch_size, train, self.source.serving.redraw)]
-
-    def _fit_and_test(
-        self, module: GraphModule, splits: Splits, job: Job, display: Display
-    ) -> tuple[Recorder, dict[str, float]]:
-        training, folder, serving = self.training, self.folder, self.source.serving
-
-        def on_epoch(done: int, row: dict[str, float] | None) -> None:
-            note = ""
-            if row:
-                best = headline(row, training.metric)
-                note = f"loss {row['train_loss']:.3f}  validation {best} {format_metric(best, row[f'val_{best}'])}"
-            job.update(done, note)
-
-        start = epochs_done(folder)
-        if start:
-            display.say(f"{self.title}: resuming after {start} epochs")
-        job.update(start)
-        recorder = Recorder(folder, training, on_epoch)
-        train, val, test = loaders(serving, splits, self.seed, pin_memory=uses_cuda(training))
-        if module.plans and train.collate_fn is collate:  # the copy stays on the CPU, where workers can read it
-            train.collate_fn = partial(collate, plan=copy.deepcopy(module.model))
-        if hasattr(train.sampler, "set_epoch"):
-            train.sampler.set_epoch(start)
-        callbacks = [
-            EpochSeed(self.seed, start, splits.set_epoch),
-            *self._redraw_walks(train.dataset),
-            *early_stopping(training),
-            recorder,
-            *self.callbacks,
-        ]
-        loggers = self.loggers(display.say)
-        failed = 1
-        try:
-            trainer = build_trainer(training, callbacks=callbacks, logger=loggers, default_root_dir=folder)
-            trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
-            self._fit(partial(trainer.fit, module, train, val), recorder, start > 0)
-            self._load_best(module, recorder.best_epoch)
-            trainer.test(module, test, verbose=False)
-            failed = 0
-        finally:
-            for logger in loggers:
-                if isinstance(logger, WandbLogger):  # it would otherwise also get the curves of the next run
-                    logger.experiment.finish(exit_code=failed)
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}
+        return [RedrawWalks(transform, self.serving.batch_size, train, self.serving.redraw)]
 
     def _fit(self, fit: Callable[..., None], recorder: Recorder, resumes: bool) -> None:
         """Train, from the last checkpoint if the run resumes."""

@@ -89,15 +89,49 @@ class View:
         masks = (getattr(attn, "mask", None) for attn in self.model.layers[self.layer].attentions)
         return next((mask for mask in masks if mask is not None), None)
 
+    @property
+    def where(self) -> str:
+        """The data set and the layer, for titles of several graphs."""
+        return f"{literal(self.experiment.data.name)}, layer {self.layer}"
+
     @cached_property
     def reach(self) -> dict[str, Tensor]:
-        """What `reach_of` finds."""
-        return reach_of(self)
+        """Share of a row's mass at 0, 1, … 16 hops and beyond, ``[H, 18]``, or ``[1, 18]`` if all heads are equal.
+
+        It is that of attention without a mask, that of the layer's mask before training and, if there is a checkpoint,
+        after training.
+
+        Raises:
+            NoPictureError: If the layer has no mask; the message says what to change.
+        """
+        if self.mask() is None:
+            raise self.missing("reach", "an attention with a mask", "GRF")
+        graph = Batch.from_data_list(self.graphs[:_GRAPHS])
+        masks: dict[str, Any] = {"no mask": lambda data: OnesOperator(data.batch), "untrained": self.mask()}
+        if self.untrained is not None:
+            masks |= {"untrained": replace(self, model=self.untrained).mask(), "trained": self.mask()}
+        with self.experiment.data.refusing():
+            rows = max(1, min(256, _NUMBERS // int(graph.num_nodes or 1)))
+            found = {name: reach(mask, graph, 16, rows).view(-1, 18) for name, mask in masks.items()}
+        return {name: by_head[:1] if (by_head == by_head[0]).all() else by_head for name, by_head in found.items()}
+
+    @property
+    def reach_title(self) -> str:
+        """The title of its table and its picture."""
+        return f"{self.where}: share of a row's mass by hop, mean over {min(len(self.graphs), _GRAPHS)} graphs"
 
     @cached_property
     def walk_errors(self) -> tuple[list[dict[str, Any]], int, str]:
-        """What `_walk_errors` finds."""
-        return _walk_errors(self)
+        """The rows of `walk_errors` for the layer's GRF mask, the config's number of walks, and the title."""
+        source, layer = self.experiment.data, self.model.layers[self.layer]
+        mask = next((mask for mask in layer.modules() if isinstance(mask, GRFMask)), None)
+        if mask is None:
+            raise self.missing("walks", "an attention with a GRF mask", "GRF")
+        steps = source.draws(self.experiment.seed)
+        walks = next(step for step in steps if isinstance(step, AddRandomWalks) and step.name == mask.name)
+        with source.refusing():
+            rows = walk_errors(mask, walks, self.graphs[0], self.head % mask.heads)
+        return rows, walks.num_walks, f"{self.title}\nentries between two nodes, {DRAWS} draws of {walks.scheme} walks"
 
     def missing(self, kind: str, needed: str, attention: str) -> NoPictureError:
         """The error of a layer that has nothing to draw of this kind."""
@@ -244,54 +278,15 @@ def _draw_mask(view: View) -> Figure:
     return plot_mask(operator, data.edge_index, view.title, view.node, view.head if operator.heads else 0)
 
 
-def reach_of(view: View) -> dict[str, Tensor]:
-    """Share of a row's mass at 0, 1, … 16 hops and beyond, ``[H, 18]``, or ``[1, 18]`` if all heads are equal.
-
-    It is that of attention without a mask, that of the layer's mask before training and, if there is a checkpoint,
-    after training.
-
-    Raises:
-        NoPictureError: If the layer has no mask; the message says what to change.
-    """
-    if view.mask() is None:
-        raise view.missing("reach", "an attention with a mask", "GRF")
-    graph = Batch.from_data_list(view.graphs[:_GRAPHS])
-    masks: dict[str, Any] = {"no mask": lambda data: OnesOperator(data.batch), "untrained": view.mask()}
-    if view.untrained is not None:
-        masks |= {"untrained": replace(view, model=view.untrained).mask(), "trained": view.mask()}
-    with view.experiment.data.refusing():
-        rows = max(1, min(256, _NUMBERS // int(graph.num_nodes or 1)))
-        found = {name: reach(mask, graph, 16, rows).view(-1, 18) for name, mask in masks.items()}
-    return {name: by_head[:1] if (by_head == by_head[0]).all() else by_head for name, by_head in found.items()}
-
-
 def reach_table(view: View) -> Table:
     """Shares of a row's mass by hop, and the mean number of hops, in which more than 16 count as 17."""
-    table = Table("mask", "head", *_HOPS, "mean", title=_title(view))
+    table = Table("mask", "head", *_HOPS, "mean", title=view.reach_title)
     for name, by_head in view.reach.items():
         for head, shares in enumerate(by_head):
             cells = [f"{float(shares[start:stop].sum()):.2f}" for start, stop in _HOPS.values()]
             table.add_row(name, str(head) if len(by_head) > 1 else "all", *cells, f"{float(mean_hops(shares)):.2f}")
         table.add_section()
     return table
-
-
-def draw_reach(view: View) -> Figure:
-    """The same as lines."""
-    return plot_reach(view.reach, _title(view))
-
-
-def _walk_errors(view: View) -> tuple[list[dict[str, Any]], int, str]:
-    """The rows of `walk_errors` for the layer's GRF mask, the config's number of walks, and the title."""
-    masks = (mask for mask in view.model.layers[view.layer].modules() if isinstance(mask, GRFMask))
-    mask = next(masks, None)
-    if mask is None:
-        raise view.missing("walks", "an attention with a GRF mask", "GRF")
-    transforms = view.experiment.data.draws(view.experiment.seed)
-    walks = next(x for x in transforms if isinstance(x, AddRandomWalks) and x.name == mask.name)
-    with view.experiment.data.refusing():
-        rows = walk_errors(mask, walks, view.graphs[0], view.head % mask.heads)
-    return rows, walks.num_walks, f"{view.title}\nentries between two nodes, {DRAWS} draws of {walks.scheme} walks"
 
 
 def walk_table(view: View) -> Table:
@@ -304,25 +299,16 @@ def walk_table(view: View) -> Table:
         f"the exact entries is {rows[0]['typical']:.3g}."
     )
     for row in rows:
-        cells = [row[name] if row[name] is not None else "–" for name in _WALK_COLUMNS]
-        cells = [
-            f"{cell:.3g}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell
-            for cell in cells
-        ]
+        cells = [_cell(row[name]) for name in _WALK_COLUMNS]
         table.add_row(f"{row['walks']}{' *' if row['walks'] == own else ''}", *cells)
     return table
 
 
-def draw_walks(view: View) -> Figure:
-    """The same as lines."""
-    return plot_walks(*view.walk_errors)
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 
 
-def _title(view: View) -> str:
-    name, graphs = literal(view.experiment.data.name), min(len(view.graphs), _GRAPHS)
-    return f"{name}, layer {view.layer}: share of a row's mass by hop, mean over {graphs} graphs"
-
-
+@torch.no_grad()
 def path_table(view: View) -> Table:
     """Estimated time of each engine of masked attention on a batch, or the reason why it cannot serve.
 
@@ -330,7 +316,7 @@ def path_table(view: View) -> Table:
         RunError: If the layer has no masked attention; the message says what to change.
     """
     problems: list[choice.Problem] = []
-    with ExitStack() as stack, torch.no_grad():
+    with ExitStack() as stack:
         layer = view.model.layers[view.layer]
         layer.register_forward_pre_hook(lambda *_: stack.enter_context(choice.watched(problems.append)))
         layer.register_forward_hook(lambda *_: stack.close())
@@ -338,11 +324,10 @@ def path_table(view: View) -> Table:
     if not problems:
         example = f"such as gt.layer_type=GCN+GRF (got {view.experiment.labels['layer_type']})"
         raise RunError(f"layer {view.layer} has no attention with a choice of engines, {example}")
-    title = f"{literal(view.experiment.data.name)}, layer {view.layer}: attention on {len(view.graphs)} graphs"
+    title = f"{view.where}: attention on {len(view.graphs)} graphs"
     table = Table("engine", "path", "estimated ms", "reason", title=title)
     for problem in problems:
-        with torch.no_grad():
-            chosen, reasons = choice.choose_engine(problem), choice.explain(problem)
+        chosen, reasons = choice.choose_engine(problem), choice.explain(problem)
         for name, reason in reasons.items():
             cost = "" if isinstance(reason, str) else f"{reason / 1e6:.3g}"
             why = reason if isinstance(reason, str) else "taken by path=auto" if name == chosen else ""
@@ -354,8 +339,8 @@ def path_table(view: View) -> Table:
 PICTURES: dict[str, Callable[[View], Figure]] = {
     "attention": _draw_attention,
     "mask": _draw_mask,
-    "reach": draw_reach,
-    "walks": draw_walks,
+    "reach": lambda view: plot_reach(view.reach, view.reach_title),
+    "walks": lambda view: plot_walks(*view.walk_errors),
 }
 TABLES: dict[str, Callable[[View], Any]] = {"path": path_table, "reach": reach_table, "walks": walk_table}
 """What ``topomask show`` draws, and what it prints, by the name of the kind."""

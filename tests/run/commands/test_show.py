@@ -10,7 +10,7 @@ import yaml
 from pyg_topomask.ops.reach import mean_hops
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import show
-from pyg_topomask.run.commands.show import PICTURES, load_view, picture, reach_of
+from pyg_topomask.run.commands.show import PICTURES, load_view, picture
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.reading import run_config
 
@@ -104,7 +104,7 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
     view = replace(view, untrained=copy.deepcopy(view.model))
     with torch.no_grad():
         view.mask().masks[1].values.copy_(torch.tensor([0.0, -30.0, -30.0]))
-    ones, before, after = reach_of(view).values()
+    ones, before, after = view.reach.values()
     assert (ones.shape, before.shape, after.shape) == ((1, 18), (2, 18), (2, 18))
     torch.testing.assert_close(before[0], ones[0])
     assert before[1, 3:].eq(0).all()
