@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from pyg_topomask import plan as plans
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, common_nodes, product_by_head
 from pyg_topomask.operators.scaled import DiagonalScaledOperator
-from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Support, evaluate, row_errors
+from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Part, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, multiply_blocks
 from pyg_topomask.ops.memo import cached, once_per_batch
 from pyg_topomask.ops.sparse import Pattern
@@ -103,12 +103,8 @@ class SumOperator(CombinedOperator):
         return SumOperator(*operators)
 
     @property
-    def terms(self) -> list[tuple[Tensor | None, MaskOperator]]:
-        """The masks with the factors of their rows, ``[N]`` or ``[N, H]``; attention computes them one by one."""
-        return [
-            (op.left, op.operator) if isinstance(op, DiagonalScaledOperator) and op.right is None else (None, op)
-            for op in self.operators
-        ]
+    def parts(self) -> list[Part]:
+        return list(map(_with_rows, self.operators))
 
     @property
     def support(self) -> Support | None:
@@ -160,23 +156,23 @@ class HeadStackOperator(CombinedOperator):
             )
         super().__init__(operators, common_nodes(operators, "stack"))
         self.heads = sum(self.counts)
-        work = sum(count * operator.num_multiply_adds for count, operator in self.head_groups)
+        work = sum(count * operator.num_multiply_adds for count, operator in zip(self.counts, operators))
         self.num_multiply_adds = work // max(self.heads, 1)
 
     def _like(self, operators: list[MaskOperator]) -> HeadStackOperator:
         return HeadStackOperator(operators, self.counts)
 
     @property
-    def head_groups(self) -> list[tuple[int, MaskOperator]]:
-        """Number of heads of each mask, and the mask; attention computes them one by one."""
-        return list(zip(self.counts, self.operators))
+    def parts(self) -> list[Part]:
+        stops = list(accumulate(self.counts))
+        return [Part(op, slice(a, b)) for op, a, b in zip(self.operators, [0, *stops], stops)]
 
     def _join_errors(self, errors: list[Tensor]) -> Tensor:
         return torch.cat([error.expand(-1, count) for count, error in zip(self.counts, errors)], dim=1)
 
     def to_dense(self) -> Tensor:
         size = self.num_nodes, self.num_nodes
-        return torch.cat([operator.to_dense().expand(count, *size) for count, operator in self.head_groups])
+        return torch.cat([op.to_dense().expand(count, *size) for op, count in zip(self.operators, self.counts)])
 
     def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
         groups = zip(*(make(layout) for make in makers))
@@ -313,6 +309,13 @@ class KroneckerOperator(CombinedOperator):
         x = x.permute(2, 1, 0, 3).reshape(outer, x.size(1), inner * shape[-1])
         x = product_by_head(self.left, x).view(outer, self.heads or 1, inner, shape[-1])
         return x.transpose(1, 2).reshape(shape)
+
+
+def _with_rows(operator: MaskOperator) -> Part:
+    """A term of a sum, and the factors of its rows."""
+    if isinstance(operator, DiagonalScaledOperator) and operator.right is None:
+        return Part(operator.operator, scale=operator.left)
+    return Part(operator)
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
-from pyg_topomask.ops.attention.mask import DenseBlocks
+from pyg_topomask.ops.attention.mask import DenseBlocks, Part
 from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.segment import segment_sum, segments
 
@@ -31,9 +31,8 @@ class OnesOperator(SymmetricOperator, NonNegativeOperator):
         self.num_multiply_adds = self.num_nodes
 
     @property
-    def within(self) -> Tensor:
-        """Graph of each node. Attention under this mask is attention without a mask within these graphs."""
-        return self.batch
+    def parts(self) -> list[Part]:
+        return [Part(self, batch=self.batch)]
 
     @property
     def dense_blocks(self) -> DenseBlocks:

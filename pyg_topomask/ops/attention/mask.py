@@ -69,6 +69,19 @@ class DenseBlocks:
         return DenseBlocks(lambda layout: change(self.make(layout), layout), self.work, self.shared)
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a mask: the mask is the sum of its parts, or each part serves some of its heads."""
+
+    mask: AttentionMask
+    heads: slice | None = None
+    """The heads that it serves; all if :obj:`None`."""
+    scale: Tensor | None = None
+    """Factors of its rows, ``[N]`` or ``[N, H]``."""
+    batch: Tensor | None = None
+    """The graph of each node if the mask is ones within each graph, where attention needs no mask."""
+
+
 class AttentionMask:
     """What attention asks of a mask, ``[N, N]`` or one for each head."""
 
@@ -121,6 +134,11 @@ class AttentionMask:
     def dense_blocks(self) -> DenseBlocks | None:
         """The dense block of each graph of a batch; :obj:`None` if it costs more than products with the mask."""
         return None
+
+    @property
+    def parts(self) -> list[Part]:
+        """The masks of which it consists, which attention computes one by one; the mask itself by default."""
+        return [Part(self)]
 
     def to_dense(self) -> Tensor:
         """The matrix."""

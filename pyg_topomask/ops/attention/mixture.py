@@ -6,7 +6,7 @@ Under a sum of masks, and with :math:`S_{si}` the denominator under part s alone
     M = \\sum_s \\mathrm{diag}(c_s) M_s.
 
 Where :math:`S_{si}` is zero, part s has no gradient in row i, not even that which features of exactly zero would have.
-A mask says its parts by the properties ``terms`` (a sum) and ``head_groups`` (one mask for each group of heads).
+A mask says by ``parts`` whether it is a sum, or has one mask for each group of heads.
 
 For a kernel of features, :math:`S_{si} = \\sum_r |q_{ir}| (B_s |k|)_{ir}`. Compiled engines give it with the outputs;
 beside the others, it is one more product of the mask, with R columns.
@@ -15,38 +15,34 @@ beside the others, it is one more product of the mask, with R columns.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention import choice
-from pyg_topomask.ops.attention.mask import AttentionMask
+from pyg_topomask.ops.attention.mask import AttentionMask, Part
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.numerics import absolute, least_denominator
 
 
 def solve(problem: Problem, path: str) -> Tensor:
     """The outputs ``[N, H, D]``, by the engines that `choice.choose_engine` chooses for the parts of the mask."""
-    mask = problem.mask
-    if path == "auto" and getattr(mask, "head_groups", None):
-        starts = list(accumulate(count for count, _ in mask.head_groups))
-        parts = zip(mask.head_groups, [0, *starts], starts)
-        return torch.cat([solve(_of_heads(problem, part, a, b), path) for (_, part), a, b in parts], dim=1)
-    linear = problem.kernel.name == "linear" and not problem.signed
-    if path == "auto" and linear and getattr(mask, "terms", None):
+    parts = problem.mask.parts if path == "auto" and problem.mask is not None else []
+    if any(part.heads is not None for part in parts):
+        return torch.cat([solve(_of_heads(problem, part), path) for part in parts], dim=1)
+    if len(parts) > 1 and problem.kernel.name == "linear" and not problem.signed:
         return _sum(problem.wide)
     return choice.attend(problem, path)
 
 
-def _of_heads(problem: Problem, mask: object, start: int, stop: int) -> Problem:
-    q, k, v = (x[:, start:stop] for x in (problem.q, problem.k, problem.v))
-    return _under(replace(problem, q=q, k=k, v=v), mask)
+def _of_heads(problem: Problem, part: Part) -> Problem:
+    q, k, v = (x[:, part.heads] for x in (problem.q, problem.k, problem.v))
+    return _under(replace(problem, q=q, k=k, v=v), part.mask)
 
 
-def _under(problem: Problem, mask: object) -> Problem:
+def _under(problem: Problem, mask: AttentionMask) -> Problem:
     """The problem under another mask. Ones within each graph are no mask, which additive attention needs, though."""
-    ones = getattr(mask, "within", None)
+    ones = mask.parts[0].batch
     if ones is None or problem.kernel.name == "additive":
         return replace(problem, mask=mask)
     return replace(problem, mask=None, batch=ones)
@@ -55,10 +51,10 @@ def _under(problem: Problem, mask: object) -> Problem:
 def _sum(problem: Problem) -> Tensor:
     numerator: Tensor | float = 0.0
     total: Tensor | float = 0.0
-    for scale, mask in problem.mask.terms:
-        out, size = _part(_under(problem, mask), mask)
-        if scale is not None:
-            size = scale.to(size.dtype).view(size.size(0), -1, 1) * size
+    for part in problem.mask.parts:
+        out, size = _part(_under(problem, part.mask), part.mask)
+        if part.scale is not None:
+            size = part.scale.to(size.dtype).view(size.size(0), -1, 1) * size
         numerator, total = numerator + size * out, total + absolute(size)
     vanished = total.detach() < least_denominator(problem.v.dtype)  # type: ignore[union-attr]  # a sum has terms
     return torch.where(vanished, 0, numerator) / torch.where(vanished, 1, total)
@@ -66,7 +62,7 @@ def _sum(problem: Problem) -> Tensor:
 
 def _part(problem: Problem, mask: AttentionMask) -> tuple[Tensor, Tensor]:
     """The outputs under a part of a sum, and its :math:`S_i`, ``[N, H, 1]``."""
-    if getattr(mask, "terms", None) or getattr(mask, "head_groups", None):
+    if len(mask.parts) > 1:
         out = solve(problem, "auto")
     else:
         engine = choice.ENGINES[choice.choose_engine(problem)]
