@@ -15,6 +15,8 @@ from pyg_topomask.nn.reset import Resettable
 Reach = Literal["far", "hops", "order"]
 Graphs = Literal["any", "grids", "sequences"]
 
+_USUAL = {"heads": "gt.n_heads", "dropout": "gt.attn_dropout", "seed": "seed"}
+
 
 @dataclass(frozen=True)
 class Card:
@@ -44,6 +46,17 @@ class Card:
     memory: float = 1.0
     most: float = 0.0
     examples: tuple[dict[str, Any], ...] = ({},)
+
+
+def keys_of(*arguments: str, **others: str) -> dict[str, str]:
+    """The key of each constructor argument.
+
+    Args:
+        *arguments: Arguments with the usual key: ``heads``, ``dropout``, ``seed``, and those with the name of a key in
+            the section ``topomask``.
+        **others: Argument → key, for all other arguments.
+    """
+    return {argument: _USUAL.get(argument, f"topomask.{argument}") for argument in arguments} | others
 
 
 class Described(Resettable):

@@ -8,8 +8,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
 from pyg_topomask.ops.edges.block_sparse import block_sparse_support, one_graph
 

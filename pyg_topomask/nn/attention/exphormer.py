@@ -11,8 +11,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer, holds
 from pyg_topomask.nn.attention.base import Attention, check_carry, check_input, uncompiled
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.ops.attention.mixture import solve
 from pyg_topomask.ops.attention.problem import Problem

@@ -10,8 +10,7 @@ from torch_geometric.utils import softmax
 
 from pyg_topomask.checks import check_dropout
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_scores, pairs_of_graphs, pairs_of_rows

@@ -13,8 +13,7 @@ from torch_geometric.utils import softmax
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.attention.masked import MaskedAttention
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.attention.choice import PATHS
 from pyg_topomask.ops.attention.inputs import NORMALIZERS

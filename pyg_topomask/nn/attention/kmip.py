@@ -10,8 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, sorted_pairs
 from pyg_topomask.ops.topk.attention import topk_attention
 from pyg_topomask.ops.topk.backends import BACKENDS

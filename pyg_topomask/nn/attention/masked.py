@@ -12,8 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes

@@ -11,8 +11,7 @@ from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import check_input, uncompiled
 from pyg_topomask.nn.attention.primphormer import PrimalBase
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.primal import unit_features
 from pyg_topomask.ops.segment import segment_linear_attention, segments

@@ -12,8 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_dtype, check_integer, is_exporting
 from pyg_topomask.nn.attention.base import Attention, check_carry, check_input
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.dropout import has_hooks
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.numerics import at_least_float32

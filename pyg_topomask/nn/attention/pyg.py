@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import attention as dense
 
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import keys_of
 from pyg_topomask.nn.graph_attributes import read_edge_attr, with_weight
 from pyg_topomask.nn.mask.structure import read_weighted_edges
 from pyg_topomask.ops.segment import segment_sum

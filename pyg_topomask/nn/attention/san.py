@@ -13,8 +13,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.graph_attributes import check_rows, read_edge_attr, read_edges
 from pyg_topomask.ops.attention.weights import PairWeights, Rows
 from pyg_topomask.ops.edges.san import san_attention, san_weights

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import TREE, read_tree
 from pyg_topomask.operators import ForestExpOperator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.mask.heat import DiffusionMask
 from pyg_topomask.nn.mask.structure import grid_operator
-from pyg_topomask.nn.mask.time import DiffusionMask
 from pyg_topomask.operators import GridHeatOperator, MaskOperator
 
 

@@ -6,8 +6,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.graph_attributes import check_table_size, count_nodes
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import HopOperator

@@ -11,8 +11,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import NonFiniteError, check_choice, check_integer, holds, readable
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import stated_num_nodes
 from pyg_topomask.nn.mask.base import Mask

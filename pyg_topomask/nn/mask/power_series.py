@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.graph_attributes import count_nodes
 from pyg_topomask.nn.mask.base import Mask, initial_modulation
 from pyg_topomask.nn.mask.structure import read_normalized_edges

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_grid_shape
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import grid_operator
 from pyg_topomask.operators import MaskOperator, ToeplitzOperator

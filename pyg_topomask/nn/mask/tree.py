@@ -6,8 +6,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer
-from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import TREE, read_tree
 from pyg_topomask.operators import TreeDistanceOperator
