@@ -52,7 +52,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_show_sourcelink = False
-html_sidebars = {"index": [], "install": [], "examples": [], "papers": []}  # no pages below them
+html_sidebars = {"index": []}  # no pages below it
 html_copy_source = False
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
