@@ -15,7 +15,7 @@ from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.head.edge import DECODINGS
 from pyg_topomask.nn.norm import NORMS, apply_norm, build_norm
 from pyg_topomask.nn.pool import POOLS
-from pyg_topomask.run.graphgps.model.convs import CONVS
+from pyg_topomask.run.graphgps.convs import CONVS
 from pyg_topomask.testing import examples, prepared
 from tests.nn.encoder_cases import CASES, encodable
 from tests.threads import NoRacingSums

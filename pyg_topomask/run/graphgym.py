@@ -29,14 +29,12 @@ from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.nn import ATTENTION, auxiliary_loss
 from pyg_topomask.nn.pool import count_graphs
+from pyg_topomask.run.graphgps.attentions import build_attention, build_sampling_transforms, twice_given
 from pyg_topomask.run.graphgps.check import layer_problems, unused_keys
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.schema import Key, add_mask_sections, contradictions, keys
-from pyg_topomask.run.graphgps.model.attentions import build_attention, loss_weight, twice_given
-from pyg_topomask.run.graphgps.model.build import build_stack
-from pyg_topomask.run.graphgps.model.encoders import uses_stable_gate
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.model import build_stack
 
 __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", "translate"]
 
@@ -186,7 +184,7 @@ class TopomaskGPS(Module):
         _refuse(problems, "gt.", "gnn.dim_inner", "topomask.")
         _refuse(twice_given(config, config.is_set), "topomask.")
         with noting_reads():
-            self.mp, self.eta, width = build_stack(config), loss_weight(config), config.gt.dim_hidden
+            self.mp, self.eta, width = build_stack(config), config.loss_weight, config.gt.dim_hidden
             build_sampling_transforms(config, 0)  # that users add to their data
         _refuse(unused_keys(config), "topomask.")
         self.encoder = FeatureEncoder(dim_in)
@@ -195,7 +193,7 @@ class TopomaskGPS(Module):
             raise ValueError(f"node features have {given} columns and layers have {width}: set gnn.layers_pre_mp 1")
         self.pre_mp = GNNPreMP(given, width, layers) if layers > 0 else torch.nn.Identity()
         self.reads_edges = config.dataset.edge_encoder and self.mp.takes("edge_attr")
-        self.reads_pe = uses_stable_gate(config)
+        self.reads_pe = config.has_stable_gate
         self.post_mp = register.head_dict[cfg.gnn.head](dim_in=width, dim_out=dim_out)
 
     def forward(self, batch: Data) -> Any:

@@ -15,7 +15,7 @@ from pyg_topomask.run.data.features import width
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.graphgps.check import name_problems
-from pyg_topomask.run.graphgps.model.build import build_model
+from pyg_topomask.run.graphgps.model import build_model
 from pyg_topomask.run.graphgps.reading import finished
 from pyg_topomask.run.graphgps.saved import IMPORT_ADVICE
 from pyg_topomask.run.output.results import seed_folders

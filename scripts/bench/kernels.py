@@ -37,8 +37,8 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
+from pyg_topomask.run.graphgps.attentions import attention_arguments, build_attention
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.model.attentions import attention_arguments, attentions_of, build_attention, mask_of
 from pyg_topomask.testing.examples import prepared
 from pyg_topomask.testing.graphs import GRAPHS
 
@@ -56,9 +56,9 @@ def launches() -> dict[tuple[Any, ...], Launch]:
     seen, found = set(), dict[tuple[Any, ...], Launch]()
     for path in sorted(CONFIGS.rglob("*.yaml")):
         config = load(path).config
-        for name in attentions_of(config):
+        for name in config.gt.attentions:
             arguments = attention_arguments(config, name) | {"seed": 0}
-            key = (name, config.gt.dim_hidden, str(sorted(arguments.items())), mask_of(config))
+            key = (name, config.gt.dim_hidden, str(sorted(arguments.items())), config.mask_name)
             if key not in seen:
                 seen.add(key)
                 for launch in launches_of(config, name):

@@ -28,7 +28,7 @@ from pyg_topomask.run import Training, run_config, seed_run
 from pyg_topomask.run.data.loaders import Splits, loaders, prepare
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.model.build import build_model
+from pyg_topomask.run.graphgps.model import build_model
 from pyg_topomask.run.graphgps.parts import source_of, training_of
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.process_memory import peak_mib

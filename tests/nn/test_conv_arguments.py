@@ -9,7 +9,7 @@ from torch_geometric.nn import GCNConv, GINConv, RGCNConv
 from pyg_topomask.nn import GPSConv, GPSLayer, GPSModel, GPSNetwork, GPSStack, GRFMask, MaskedAttention, PowerSeriesMask
 from pyg_topomask.nn.attention.pyg import ConvAttention
 from pyg_topomask.nn.encoder.features import LinearNodeEncoder
-from pyg_topomask.run.graphgps.model.convs import CONVS
+from pyg_topomask.run.graphgps.convs import CONVS
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddRandomWalks
 

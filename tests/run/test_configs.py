@@ -10,7 +10,6 @@ import yaml
 from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.model.attentions import attentions_of
 from pyg_topomask.run.graphgps.reading import run_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -22,7 +21,7 @@ SMALL = ["gt.layers=1", "optim.max_epoch=1", "optim.num_warmup_epochs=0", "train
 
 
 def test_every_attention_and_mask_has_a_config():
-    assert {name for path in ATTENTIONS for name in attentions_of(load(path).config)} == set(ATTENTION)
+    assert {name for path in ATTENTIONS for name in load(path).config.gt.attentions} == set(ATTENTION)
     named = {name for path in MASKS for name in load(path).config.topomask.masks} - {"none"}
     assert named | {"grf", "rwgnk"} == set(MASK)  # these are in the configs of GRF and GKAT
 

@@ -9,10 +9,8 @@ from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare
 from pyg_topomask.run.graphgps.check import check_config, fake_graphs
-from pyg_topomask.run.graphgps.model.attentions import attentions_of
-from pyg_topomask.run.graphgps.model.build import build_model, convs_of, sized
-from pyg_topomask.run.graphgps.optim import build_optimizer
-from pyg_topomask.run.graphgps.parts import source_of, training_of
+from pyg_topomask.run.graphgps.model import build_model, sized
+from pyg_topomask.run.graphgps.parts import build_optimizer, source_of, training_of
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 
@@ -176,8 +174,8 @@ def test_family_is_built_and_trained(family):
         optimizer.step()
     assert all(bool(value.isfinite().all()) for value in model.parameters())
     changed = [name for name, value in model.named_parameters() if not torch.equal(value, before[name])]
-    first = "layers.0.conv" if convs_of(config) else "layers.0.attn"
-    attention = ["layers.1.attn"] if attentions_of(config) else []
+    first = "layers.0.conv" if config.gt.convs else "layers.0.attn"
+    attention = ["layers.1.attn"] if config.gt.attentions else []
     for part in ("node_encoder", first, *attention, "head"):
         assert any(name.startswith(part) for name in changed), part
     module.eval()

@@ -19,7 +19,7 @@ import pyg_topomask.run.graphgym as graphgym
 from pyg_topomask.nn import ATTENTION, MASK, auxiliary_loss
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.config.topomask import TopomaskConfig
-from pyg_topomask.run.graphgps.model.build import build_model
+from pyg_topomask.run.graphgps.model import build_model
 
 SETTINGS = "dataset.task graph model.graph_pooling mean gnn.dim_inner 16 gt.dim_hidden 16 gt.n_heads 2 gnn.att_heads 2"
 SETTINGS += " dataset.node_encoder False gnn.layers_pre_mp 1 gnn.head graph gnn.layers_post_mp 1"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyg_topomask.run import run_config
-from pyg_topomask.run.graphgps.model.sampling import TRANSITION
+from pyg_topomask.run.graphgps.attentions import TRANSITION
 from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
 

@@ -15,10 +15,10 @@ from pyg_topomask.operators import DenseOperator
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands.list import NAMES, names
 from pyg_topomask.run.errors import ConfigError
+from pyg_topomask.run.graphgps.attentions import build_attention
 from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.config.schema import all_keys
-from pyg_topomask.run.graphgps.model.attentions import build_attention
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 

@@ -11,7 +11,7 @@ import pyg_topomask
 from pyg_topomask.run import run_config, seed_run
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps import experiment
+from pyg_topomask.run.graphgps import reading
 from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.parts import source_of
@@ -60,8 +60,8 @@ def test_notes_name_unused_settings_and_missing_loggers(tiny, tmp_path, monkeypa
     def missing(*_, **settings):
         raise ModuleNotFoundError("no such package")
 
-    monkeypatch.setattr(experiment, "WandbLogger", missing)
-    monkeypatch.setattr(experiment, "TensorBoardLogger", missing)
+    monkeypatch.setattr(reading, "WandbLogger", missing)
+    monkeypatch.setattr(reading, "TensorBoardLogger", missing)
     other = ["gt.layer_type=GIN+None", "optim.max_epoch=1", "optim.num_warmup_epochs=0", "topomask.num_walks=3"]
     run_config(tiny, tmp_path, overrides=[*other, "wandb.use=true", "tensorboard_each_run=true"])
     text = capsys.readouterr().out
@@ -294,7 +294,7 @@ class FakeWandb(Logger):
 
 @pytest.mark.slow
 def test_each_seed_is_a_finished_run_of_wandb(tiny, tmp_path, monkeypatch):
-    for module in (experiment, seed_run):
+    for module in (reading, seed_run):
         monkeypatch.setattr(module, "WandbLogger", FakeWandb)
     monkeypatch.setattr(FakeWandb, "runs", [], raising=False)
     monkeypatch.setattr(FakeWandb, "breaks", True, raising=False)

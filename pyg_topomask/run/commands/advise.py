@@ -15,8 +15,7 @@ from pyg_topomask.run.advise.trial import Trial, draw_sample, run_trial
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, did_you_mean, storage_errors
 from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.model.attentions import MASK_KEY
-from pyg_topomask.run.graphgps.model.build import convs_of
+from pyg_topomask.run.graphgps.config.schema import MASK_KEY
 from pyg_topomask.run.graphgps.reading import read
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.output.report import titled_table
@@ -138,7 +137,7 @@ def candidates(config: Config, only: Sequence[str] = ()) -> dict[str, list[str]]
     Raises:
         RunError: If a name is unknown.
     """
-    convs = "+".join(convs_of(config)) or "None"
+    convs = "+".join(config.gt.convs) or "None"
     layers: dict[str, tuple[str, str | None]] = {} if convs == "None" else {"none": ("None", None)}
     layers |= {name: (name, "none" if name == "Linear" else None) for name in ATTENTION if name != "Masked"}
     layers |= {f"Masked:{mask}": ("Masked", mask) for mask in MASK if mask not in _OWN_MASKS}

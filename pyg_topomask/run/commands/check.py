@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.check import check_config, notes_of
-from pyg_topomask.run.graphgps.pretrained import has_run
+from pyg_topomask.run.graphgps.saved import has_run
 
 
 def main(arguments: Namespace, rest: list[str]) -> int:

@@ -11,7 +11,6 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkP
 
 from pyg_topomask.expressivity import PairReport, pairs
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.formats import level_of
 from pyg_topomask.run.graphgps.reading import read_data
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.output.report import titled_table
@@ -63,7 +62,7 @@ def measure(
         if value is not None and value < least:
             raise RunError(f"{name} must be at least {least} (got {value})")
     experiment = read_data(config, overrides)
-    if level_of(experiment.config.dataset) != "graph":
+    if experiment.config.dataset.level != "graph":
         experiment.refuse([("dataset.task", "pairs of graphs are compared, but the task is not about whole graphs")])
     dataset, features = experiment.data.load().graphs, experiment.data.features
     count = len(dataset) if limit is None else min(limit, len(dataset))

@@ -38,9 +38,9 @@ def names() -> str:
     from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
     from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
     from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
+    from pyg_topomask.run.graphgps.convs import CONVS
     from pyg_topomask.run.graphgps.formats import FORMATS
-    from pyg_topomask.run.graphgps.model.convs import CONVS
-    from pyg_topomask.run.graphgps.optim import OPTIMIZERS
+    from pyg_topomask.run.graphgps.parts import OPTIMIZERS
     from pyg_topomask.run.training.losses import LOSSES
 
     peers = {name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION}

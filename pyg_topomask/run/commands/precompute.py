@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.check import disk_problems, is_on_disk
+from pyg_topomask.run.graphgps.check import disk_problems
 from pyg_topomask.run.graphgps.reading import read_data
 from pyg_topomask.run.walk_shards import prepare, write_shards
 from pyg_topomask.transforms import AddRandomWalks
@@ -18,7 +18,7 @@ from pyg_topomask.transforms import AddRandomWalks
 def main(arguments: Namespace, overrides: Sequence[str]) -> int:
     """Run the command."""
     experiment = read_data(arguments.config, overrides)
-    if is_on_disk(experiment.config.dataset):
+    if experiment.config.dataset.is_on_disk:
         experiment.refuse(disk_problems(experiment.config))
     source, shards, folder = experiment.data, arguments.shards, Path(arguments.out).expanduser()
     steps = source.draws(experiment.seed)

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
-from pyg_topomask.data.disk import HEADER
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
 from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
+from pyg_topomask.run.graphgps.attentions import build_sampling_transforms, key_in, twice_given
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.base import noting_reads
-from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.config.load import ConfigSource, ParsedConfig, load
 from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
-from pyg_topomask.run.graphgps.config.schema import contradictions, keys
-from pyg_topomask.run.graphgps.features import CATEGORICAL, CATEGORICAL_EDGES, fitted_features, input_features
-from pyg_topomask.run.graphgps.formats import dataset_problems, is_one_graph, level_of, possible_tasks
-from pyg_topomask.run.graphgps.model.attentions import MASK_KEY, attentions_of, masks_of, twice_given
-from pyg_topomask.run.graphgps.model.build import build_model, convs_of, sized
-from pyg_topomask.run.graphgps.model.convs import CONVS
-from pyg_topomask.run.graphgps.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings, encodings_of
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms, key_in
-from pyg_topomask.run.graphgps.optim import build_optimizer, build_scheduler
-from pyg_topomask.run.graphgps.parts import parts_of
-from pyg_topomask.run.graphgps.pretrained import has_run, with_model_of
+from pyg_topomask.run.graphgps.config.schema import MASK_KEY, contradictions, keys
+from pyg_topomask.run.graphgps.convs import CONVS
+from pyg_topomask.run.graphgps.model import PLAIN_ENCODERS, build_encodings, build_model, sized
+from pyg_topomask.run.graphgps.parts import (
+    CATEGORICAL,
+    CATEGORICAL_EDGES,
+    build_optimizer,
+    build_scheduler,
+    fitted_features,
+    input_features,
+    parts_of,
+)
+from pyg_topomask.run.graphgps.saved import has_run, with_model_of
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.losses import is_distance, task_problems
 from pyg_topomask.transforms.grid_shape import grid_links
@@ -73,10 +73,10 @@ def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
         if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *EVERY_ATTENTION}:
             found = ("attention", part, attentions, convs) if position else ("convolution", part, convs, attentions)
             yield _unknown(key, *found)
-    if config.model.graph_pooling == "graph_token" and not attentions_of(config):
+    if config.model.graph_pooling == "graph_token" and not config.gt.attentions:
         message = "graph_token needs an attention in gt.layer_type, because message passing does not reach the token"
         yield "model.graph_pooling", message
-    for name in convs_of(config):
+    for name in config.gt.convs:
         if CONVS[name].needs_edges and not config.dataset.edge_encoder:
             yield key, f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)"
         if CONVS[name].takes_types and not config.dataset.edge_encoder_num_types:
@@ -95,7 +95,7 @@ def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield _unknown("dataset.edge_encoder_name", "encoder", data.edge_encoder_name, [*EDGE_ENCODERS])
     if config.gnn.head not in ("default", *HEADS):
         yield _unknown("gnn.head", "head", config.gnn.head, ["default", *HEADS])
-    bases = base_encoders(config)
+    bases = config.dataset.base_encoders
     if len(bases) > 1:
         yield "dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: choose one"
 
@@ -152,7 +152,7 @@ def notes_of(parsed: ParsedConfig) -> list[str]:
     """What a user should know of a valid config: keys without effect, and settings that are odd and can be run."""
     notes = [f"no effect: {', '.join(names)} ({why})" for why, names in keys_without_effect(parsed).items()]
     data, loss = parsed.config.dataset, parsed.config.model.loss_fun
-    tasks = possible_tasks(data)
+    tasks = data.tasks
     task, kind = tasks[0], _KINDS.get(data.task_type, "multiclass")
     if data.task != "graph" and data.task.replace("link_pred", "edge") != task.level:  # GraphGPS writes graph for all
         notes.append(f"no effect: dataset.task {data.task} ({data.name} has targets of {task.level}s)")
@@ -179,9 +179,9 @@ def check_config(
     """
     parsed = load(source, overrides, name)
     data = parsed.config.dataset
-    problems = dataset_problems(data)
+    problems = data.problems()
     for index in () if problems else parsed.config.run_multiple_splits:
-        problems += dataset_problems(data.model_copy(update={"split_index": index}))
+        problems += data.model_copy(update={"split_index": index}).problems()
     parsed.refuse([*problems, *([] if problems else sampler_problems(parsed.config))])
     if parsed.config.pretrained.dir:
         if not has_run(parsed.config):
@@ -201,7 +201,7 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
     Raises:
         ConfigError: If the model cannot be built, or fails on a fake graph.
     """
-    tasks = possible_tasks(parsed.config.dataset)
+    tasks = parsed.config.dataset.tasks
     loss, metric = parsed.config.model.loss_fun, parsed.config.metric_best
     problems = [*name_problems(parsed.config), *task_problems(loss, metric, *tasks)]
     parsed.refuse([*problems, *head_problems(parsed.config, tasks[0])])
@@ -227,19 +227,14 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
 def sampler_problems(config: Config) -> Iterator[tuple[str, str]]:
     """Pairs (key, what is wrong) of a sampler that cannot be used with the data set."""
     data = config.dataset
-    if config.train.sampler != "full_batch" and not is_one_graph(data):
+    if config.train.sampler != "full_batch" and not data.is_one_graph:
         message = f"{config.train.sampler} takes parts of one large graph, which {data.format} {data.name} is not"
         yield "train.sampler", message
-    if is_on_disk(data):
+    if data.is_on_disk:
         for key in ("train.sampler", "val.sampler"):
             if config.value(key) not in _ON_DISK:
                 yield key, f"a graph on disk is read in parts: {', '.join(_ON_DISK)} (got {config.value(key)})"
         yield from disk_problems(config)
-
-
-def is_on_disk(data: DatasetConfig) -> bool:
-    """Whether the data set is a graph on disk, as `pyg_topomask.data.save_graph` makes it."""
-    return data.format == "Files" and data.dir is not None and (Path(data.dir).expanduser() / HEADER).is_file()
 
 
 def disk_problems(config: Config) -> Iterator[tuple[str, str]]:
@@ -247,8 +242,8 @@ def disk_problems(config: Config) -> Iterator[tuple[str, str]]:
     for key, value in _WITHOUT_THE_WHOLE.items():
         if config.value(key) != value:
             yield key, f"must be {value} for a graph on disk, which is not read whole (got {config.value(key)})"
-    if encodings_of(config):
-        yield "dataset.node_encoder_name", f"a graph on disk has no encodings (got {', '.join(encodings_of(config))})"
+    if config.used_encodings:
+        yield "dataset.node_encoder_name", f"a graph on disk has no encodings (got {', '.join(config.used_encodings)})"
 
 
 def fake_batch(config: Config) -> Data:
@@ -265,7 +260,7 @@ def fake_batch(config: Config) -> Data:
 
 
 def _try_model(config: Config, batch: Data) -> None:
-    level = level_of(config.dataset)
+    level = config.dataset.level
     outputs = 1 if level == "edge" else 2
     sizes = (width(batch.x) or 1, outputs, width(batch.edge_attr), level)
     model = build_model(sized(config, *sizes), *sizes)
@@ -283,10 +278,10 @@ def _features(encoder: str, rows: int, generator: torch.Generator) -> Tensor:
 def fake_graphs(config: Config, count: int = 2) -> list[Data]:
     """Grids of two nodes along each axis in the form of the data set's class, without targets."""
     generator, graphs = torch.Generator().manual_seed(0), []
-    node_encoder = next(iter(base_encoders(config)), "LinearNode")
+    node_encoder = next(iter(config.dataset.base_encoders), "LinearNode")
     edge_encoder = config.dataset.peek("edge_encoder_name")
     edge_index, num_nodes = _grid(config)
-    relations = [getattr(config.value(f"topomask.mask_{mask}"), "edge_type", None) for mask in masks_of(config)]
+    relations = [getattr(config.value(f"topomask.mask_{mask}"), "edge_type", None) for mask in config.masks]
     for _ in range(count):
         graph = Data(x=_features(node_encoder, num_nodes, generator), edge_index=edge_index)
         if config.dataset.peek("edge_encoder") and edge_encoder != "DummyEdge":
@@ -295,7 +290,7 @@ def fake_graphs(config: Config, count: int = 2) -> list[Data]:
             graph.edge_weight = torch.ones(edge_index.size(1))
         if any(relation is not None for relation in relations):
             graph.edge_type = torch.zeros(edge_index.size(1), dtype=torch.long)
-        if level_of(config.dataset) == "edge":
+        if config.dataset.level == "edge":
             graph.edge_label_index = torch.tensor([[0, 1, 0], [1, 2, 2]])
             graph.edge_label = torch.tensor([1, 1, 0])
         graph.edge_type = torch.zeros(edge_index.size(1), dtype=torch.long)
@@ -305,6 +300,6 @@ def fake_graphs(config: Config, count: int = 2) -> list[Data]:
 
 def _grid(config: Config) -> tuple[Tensor, int]:
     """Edges ``[2, E]`` and number of nodes of a grid, with as many axes as the grids that the mask is for."""
-    shapes = (getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) for mask in masks_of(config))
+    shapes = (getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) for mask in config.masks)
     axes = len(next(filter(None, shapes), (2, 2)))  # by default a cycle of four nodes
     return to_undirected(grid_links((2,) * axes)), 2**axes

@@ -2,16 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyg_topomask.run.graphgps.check import check_config
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from torch.nn import Module
+
+from pyg_topomask.run.data.loaders import Sizes
+from pyg_topomask.run.experiment import Experiment
+from pyg_topomask.run.graphgps.check import check_config, notes_of
+from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.load import ConfigSource, ParsedConfig, load
-from pyg_topomask.run.graphgps.experiment import ConfigExperiment, experiment_of
-from pyg_topomask.run.graphgps.formats import dataset_problems
-from pyg_topomask.run.graphgps.saved import read_config
+from pyg_topomask.run.graphgps.model import build_model, sized
+from pyg_topomask.run.graphgps.parts import parts_of
+from pyg_topomask.run.graphgps.saved import (
+    find_checkpoint,
+    load_pretrained,
+    read_config,
+    refuse_other_runs,
+    refuse_other_split,
+    write_config,
+)
 from pyg_topomask.run.output.progress import Display
+from pyg_topomask.run.output.results import unfinished_note
+
+
+@dataclass(frozen=True)
+class ConfigExperiment(Experiment):
+    """An experiment that was read from a config.
+
+    Args:
+        parsed: The config and its origin.
+        unused: Keys that an overridden ``gt.layer_type`` does not use.
+        tensorboard: Whether curves are also written for TensorBoard.
+        wandb: Owner, project and name of the runs at Weights & Biases; None if they are not logged there.
+        start: How the weights of a finished run are used; None if there is none.
+    """
+
+    parsed: ParsedConfig = field(kw_only=True)
+    unused: tuple[str, ...] = ()
+    tensorboard: bool = False
+    wandb: Mapping[str, str] | None = None
+    start: Mapping[str, bool] | None = None
+
+    @property
+    def config(self) -> Config:
+        """The config."""
+        return self.parsed.config
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        return {"layer_type": self.config.gt.layer_type, "mask": self.config.mask_name}
+
+    def at(self, seed: int, split: int | None = None) -> ConfigExperiment:
+        config = self.config.model_copy(update={"seed": seed})
+        if split is not None:
+            config = config.model_copy(update={"dataset": config.dataset.model_copy(update={"split_index": split})})
+        return experiment_of(replace(self.parsed, config=config), self.unused)
+
+    def _notes(self) -> list[str]:
+        given = [key for key in self.unused if key in self.parsed.overridden]  # others may be for the file's attention
+        return [
+            *notes_of(self.parsed),
+            *([f"{self.config.gt.layer_type} does not use {', '.join(given)}"] if given else []),
+        ]
+
+    def _start_notes(self) -> list[str]:
+        if not self.config.pretrained.dir:
+            return []
+        refuse_other_split(self.config)
+        note = unfinished_note(find_checkpoint(self.config).parent)
+        return [] if note is None else [note]
+
+    def refuse(self, problems: Iterable[tuple[str, str]]) -> None:
+        self.parsed.refuse(problems)
+
+    def _record(self, folder: Path, sizes: Sizes) -> None:
+        write_config(folder / "config.yaml", sized(self.config, *sizes))
+
+    def _refuse_others(self, folder: Path) -> None:
+        refuse_other_runs(folder, self.config)
+
+    def _loggers(self, folder: Path, title: str, note: Callable[[str], None]) -> list[Logger]:
+        """TensorBoard and Weights & Biases; the latter writes below the folder of the run.
+
+        If ``$WANDB_MODE`` is ``offline``, it writes only there.
+        """
+        made: list[Callable[[], Logger]] = []
+        if self.tensorboard:
+            made.append(partial(TensorBoardLogger, str(folder), name="", version="tensorboard"))
+        if self.wandb is not None:
+            given: dict[str, Any] = {"project": self.wandb["project"], "entity": self.wandb["entity"] or None}
+            values = self.config.model_dump(mode="json")
+            made.append(partial(WandbLogger, self.wandb["name"] or title, str(folder), config=values, **given))
+        loggers = []
+        for make in made:
+            try:
+                loggers.append(make())
+            except ModuleNotFoundError as error:
+                note(f"note: the run continues without a logger that is not installed: {error}")
+        return loggers
+
+
+def experiment_of(parsed: ParsedConfig, unused: Iterable[str] = ()) -> ConfigExperiment:
+    """The experiment that a valid config describes."""
+    parts = parts_of(parsed.config)
+    build = partial(_build, parsed.config, parts["start"])
+    return ConfigExperiment(**parts, build=build, name=parsed.name, parsed=parsed, unused=tuple(unused))
+
+
+def _build(config: Config, start: Mapping[str, bool] | None, sizes: Sizes) -> Module:
+    """The model at its final width, with pretrained weights if the config names a run."""
+    config = sized(config, *sizes)
+    model = build_model(config, *sizes)
+    if start is not None:
+        load_pretrained(model, config, **start)
+    return model
 
 
 def read(source: ConfigSource, overrides: Sequence[str] = (), name: str = "config") -> ConfigExperiment:
@@ -31,7 +140,7 @@ def read(source: ConfigSource, overrides: Sequence[str] = (), name: str = "confi
 def read_data(source: ConfigSource, overrides: Sequence[str] = ()) -> ConfigExperiment:
     """The same without a check of the model, for commands that need the data alone."""
     parsed = load(source, overrides)
-    parsed.refuse(dataset_problems(parsed.config.dataset))
+    parsed.refuse(parsed.config.dataset.problems())
     return experiment_of(parsed)
 
 

@@ -11,7 +11,6 @@ from pyg_topomask.run.advise.trial import Trial, run_trial
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import advise as command
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.model.attentions import attentions_of, mask_of
 from pyg_topomask.run.output.progress import Display, Job
 
 
@@ -69,5 +68,5 @@ def test_every_attention_and_mask_is_a_candidate(tiny, given):
     for name, config in found.items():
         attention, _, mask = name.partition(":")
         assert config.gt.layer_type == f"GIN+{'None' if name == 'none' else attention}"
-        assert attentions_of(config) == ([] if name == "none" else [attention])
-        assert mask_of(config) == (mask or None)
+        assert config.gt.attentions == ([] if name == "none" else [attention])
+        assert config.mask_name == (mask or None)

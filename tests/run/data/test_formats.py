@@ -18,8 +18,8 @@ from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import MissingDataError, RunError, need
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.formats import FORMATS, base, dataset_problems, load_dataset, ogb, plain_name
-from pyg_topomask.run.graphgps.formats.clouds import NearestNeighbors
+from pyg_topomask.run.graphgps.formats import FORMATS, base, load_dataset, ogb
+from pyg_topomask.run.graphgps.formats.graphs import NearestNeighbors
 from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
 from pyg_topomask.run.graphgps.parts import source_of
 from pyg_topomask.run.task import Task, classification
@@ -385,7 +385,7 @@ def test_graphland_through_the_class_of_pyg(tmp_path, name):
             assert dataset.task == classification("node", 6)
             assert graph.y[1:].tolist() == targets[1:]
     random = DatasetConfig(format="PyG-GraphLandDataset", name=name, task="node", split_mode="random")
-    assert "have no target; use standard" in dataset_problems(random)[0][1]
+    assert "have no target; use standard" in random.problems()[0][1]
 
 
 def test_every_name_is_accepted_in_any_case():
@@ -395,8 +395,8 @@ def test_every_name_is_accepted_in_any_case():
             mode = "random" if each == "CSL" else DatasetConfig(format=family, name=each).split_mode
             for name in (each, each.upper(), each.replace("-", "_")):
                 data = DatasetConfig(format=family, name=name, split_mode=mode, **slic)
-                assert plain_name(data) == each
-                assert dataset_problems(data) == [] or name != each, (family, name)
+                assert data.plain_name == each
+                assert data.problems() == [] or name != each, (family, name)
 
 
 @pytest.mark.data

@@ -12,12 +12,11 @@ from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import check_memory, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.splits import split_items
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.attentions import build_sampling_transforms
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.features import Coordinates, input_features
 from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
-from pyg_topomask.run.graphgps.parts import source_of
+from pyg_topomask.run.graphgps.parts import Coordinates, input_features, source_of
 from pyg_topomask.run.task import Task, classification
 
 

@@ -16,7 +16,7 @@ from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.parts import Neighborhoods, clusters
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.experiment import experiment_of
+from pyg_topomask.run.graphgps.reading import experiment_of
 from pyg_topomask.run.task import classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.transforms import AddRandomWalks

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.model.build import build_model
-from pyg_topomask.run.graphgps.optim import OPTIMIZERS, build_optimizer, build_scheduler, learning_rate_factor
+from pyg_topomask.run.graphgps.model import build_model
+from pyg_topomask.run.graphgps.parts import OPTIMIZERS, build_optimizer, build_scheduler, learning_rate_factor
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 

@@ -20,7 +20,7 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.formats import ogb as formats
-from pyg_topomask.run.graphgps.pretrained import refuse_other_split
+from pyg_topomask.run.graphgps.saved import refuse_other_split
 from tests.run.conftest import TINY
 
 INFERENCE = {"mode": "inference-only"}

@@ -4,8 +4,8 @@ import pytest
 
 from pyg_topomask.nn import ATTENTION, PrimphormerAttention
 from pyg_topomask.run import check_config
+from pyg_topomask.run.graphgps.attentions import argument_keys
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.model.attentions import argument_keys
 from pyg_topomask.run.graphgps.saved import compared, differences, write_config
 
 

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from pyg_topomask.data.disk import HEADER
+from pyg_topomask.nn import POSITIONAL_ENCODERS
+from pyg_topomask.run.data.source import Split
+from pyg_topomask.run.errors import did_you_mean
 from pyg_topomask.run.graphgps.config.base import FROM_DATA, NO_LOADERS, Count, Section, Size, Width, spelled
-
-WITHOUT_STANDARD_SPLIT = (
-    "PyG-MotifDataset",
-    "PyG-InducedCycleDataset",
-    "PyG-LongRangeDataset",
-    "PyG-DigitsDataset",
-    "PyG-TUDataset",
-    "PyG-Amazon",
-    "PyG-Coauthor",
-)
-"""Formats whose data have no split of their own; their default is a random one."""
-
-GENERATED = ("PyG-MotifDataset", "PyG-InducedCycleDataset", "PyG-LongRangeDataset")
-"""Formats whose graphs are generated, in the number and size that the config gives."""
+from pyg_topomask.run.graphgps.formats import FORMATS
+from pyg_topomask.run.task import Level, Task, classification
 
 OTHER_FORMATS = {"PyG-S3DISOnDisk": "PyG-S3DIS"}
 """Other spellings of formats, mapped to ours."""
 
 DEFAULT_NAMES = {"PyG-ShapeNet": "all", "PyG-S3DIS": "Area_6"}
 """Names for formats without a name, as in k-MIP's files: all categories; the test area that PyG and k-MIP use."""
+
+OWN = ("Registered", "Files")
+"""Formats of users' data, whose task the config gives."""
+
+ONLY_FOR = {
+    "use_node_attr": ("PyG-TUDataset",),
+    **dict.fromkeys(
+        ("num_graphs", "num_nodes"), ("PyG-MotifDataset", "PyG-InducedCycleDataset", "PyG-LongRangeDataset")
+    ),
+    "slic_compactness": ("PyG-VOCSuperpixels", "PyG-COCOSuperpixels", "PyG-LRGBDataset"),
+}
+"""Keys that only these formats have, and Files ignores: --data replaces the data of a config."""
 
 
 class DatasetConfig(Section):
@@ -135,7 +139,7 @@ class DatasetConfig(Section):
             values["name"] = DEFAULT_NAMES[family]
         if family == "Files" and values.get("name") is None:
             values["name"] = Path(str(values.get("dir") or family)).stem
-        if family in WITHOUT_STANDARD_SPLIT:
+        if family in FORMATS and FORMATS[family].num_splits == 0:
             values.setdefault("split_mode", "random")
         return values
 
@@ -147,14 +151,9 @@ class DatasetConfig(Section):
             raise ValueError("must be three positive shares that add up to at most 1, or three numbers of items")
         return value
 
-    @property
-    def num_folds(self) -> int | None:
-        """K of ``cv-[stratified]kfold-K``; None for other split modes."""
-        return int(self.split_mode.rsplit("-", 1)[1]) if self.split_mode.startswith("cv-") else None
-
     def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
         """What is wrong with the split and the encoders."""
-        folds = 10 if self.split_mode == "errica" else self.num_folds
+        folds = 10 if self.split_mode == "errica" else self.division.num_folds
         if folds is not None and folds < 3:
             yield "dataset.split_mode", "at least 3 folds are needed: test, validation and training"
         indices_of = {"dataset.split_index": [self.split_index], "run_multiple_splits": config.run_multiple_splits}
@@ -175,6 +174,105 @@ class DatasetConfig(Section):
     def node_encoder_parts(self) -> list[str]:
         """The parts of ``node_encoder_name``; empty if node features are not encoded."""
         return [part.strip() for part in self.node_encoder_name.split("+")] if self.node_encoder else []
+
+    @property
+    def base_encoders(self) -> list[str]:
+        """The parts of ``node_encoder_name`` that encode node features."""
+        return [name for name in self.node_encoder_parts if name not in POSITIONAL_ENCODERS]
+
+    @property
+    def plain_name(self) -> str:
+        """The name in the spelling of the tables."""
+        return {_spelled(name): name for name in FORMATS[self.format].names}.get(_spelled(self.name), self.name)
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks that the names allow, before loading; binary and multiclass if the number of classes is unknown."""
+        entry = FORMATS[self.format]
+        known = entry.tasks.get(self.plain_name) if isinstance(entry.tasks, Mapping) else entry.tasks
+        if known is not None:
+            return (known,)
+        level: Level = entry.level
+        if self.format in OWN:
+            level = "edge" if self.task == "link_pred" else self.task
+        if self.task_type == "regression":
+            return (Task(level, "regression", 1),)
+        if self.format in OWN and self.task_type == "classification_multilabel":
+            return (Task(level, "multilabel", 2),)
+        if level == "edge":
+            return (Task("edge", "binary", 1),)
+        return classification(level, 2), classification(level, 3)
+
+    @property
+    def level(self) -> Level:
+        """What has a target: graphs, nodes or edges; known before loading."""
+        return self.tasks[0].level
+
+    @property
+    def is_one_graph(self) -> bool:
+        """Whether the data set is one graph whose nodes are split."""
+        of_nodes = FORMATS[self.format].level == "node" or (self.format in OWN and self.task == "node")
+        return of_nodes or self.plain_name.startswith("ogbn-")
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the data set is a graph on disk, as `pyg_topomask.data.save_graph` makes it."""
+        return self.format == "Files" and self.dir is not None and (Path(self.dir).expanduser() / HEADER).is_file()
+
+    @property
+    def division(self) -> Split:
+        """How the data are divided, with the settings that this kind of split has."""
+        used = {"standard": "", "fixed": "shares", "random": "shares seed", "errica": "folder"}
+        keys = {"shares": "split", "seed": "split_seed", "folder": "split_dir"}
+        given = {name: getattr(self, keys[name]) for name in used.get(self.split_mode, "seed").split()}
+        return Split(self.split_mode, index=self.split_index, **given)
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Pairs (key, what is wrong) that are known without loading: names, keys of other formats, folders, splits."""
+        if self.format not in FORMATS:
+            message = f"no family of data sets is called {self.format!r}; there are {', '.join(FORMATS)}."
+            return [("dataset.format", message + did_you_mean(self.format, FORMATS))]
+        return [(f"dataset.{key}", message) for key, message in (*self._name_problems(), *self._split_problems())]
+
+    def _name_problems(self) -> Iterator[tuple[str, str]]:
+        for key, owners in ONLY_FOR.items():
+            if getattr(self, key) != type(self).model_fields[key].default and self.format not in (*owners, "Files"):
+                yield key, f"only {owners[0]} has it, and dataset.format is {self.format}"
+        names = FORMATS[self.format].names
+        if names and self.plain_name not in names:
+            message = f"{self.format} has no {self.name!r}; there are {', '.join(names)}."
+            yield "name", message + did_you_mean(self.name, names)
+        if Path(self.name).name != self.name or self.name in ("", ".", ".."):
+            yield "name", f"must be a plain name (got {self.name!r})"
+        folder = None if self.dir is None else Path(self.dir).expanduser()
+        if self.format == "Files" and folder is None:
+            yield "dir", "format Files needs the file or folder of the graphs, or --data PATH"
+        if folder is not None and not folder.is_dir() and not (self.format == "Files" and folder.exists()):
+            yield "dir", f"the data folder {self.dir} does not exist"
+        if "Superpixels" in self.format and self.slic_compactness != 30:
+            yield "slic_compactness", f"PyG has the superpixels of compactness 30 only (got {self.slic_compactness})"
+
+    def _split_problems(self) -> Iterator[tuple[str, str]]:
+        mode, name, task = self.split_mode, self.name, self.tasks[0]
+        num_splits = 0 if name == "CSL" else FORMATS[self.format].num_splits
+        if mode == "standard" and num_splits == 0:
+            yield "split_mode", f"{self.format} {name} has no standard split; use random or cv-kfold-10"
+        elif mode == "standard" and self.split_index >= num_splits:
+            yield "split_index", f"must be below the number of splits of {name}, {num_splits} (got {self.split_index})"
+        if mode == "errica" and self.format != "PyG-TUDataset":
+            yield "split_mode", f"errica's splits are for PyG-TUDataset (got {self.format})"
+        if mode != "standard" and self.format == "PyG-GraphLandDataset":
+            yield "split_mode", f"some nodes of {name} have no target; use standard, with split_index 0, 1 or 2"
+        if mode != "standard" and name.startswith("ogbl-"):
+            yield "split_mode", f"{name} is one graph with split edges; use standard"
+        if self.division.num_folds is not None and self.is_one_graph:
+            yield "split_mode", f"folds need several graphs, and {name} is one; use standard or random"
+        if "stratified" in mode and task.kind not in ("binary", "multiclass"):
+            yield "split_mode", f"stratified folds need classes, and the task is {task.kind}; use cv-kfold"
+
+
+def _spelled(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 _RANDOM = spelled(**{"Random-d2": "Random-d-2"})

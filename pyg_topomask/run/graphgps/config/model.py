@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.run.graphgps.config.base import (
     FROM_DATA,
     MAX_DEPTH,
@@ -17,6 +18,7 @@ from pyg_topomask.run.graphgps.config.base import (
     Width,
     spelled,
 )
+from pyg_topomask.run.graphgps.convs import CONVS
 
 PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "SparseAttention": "KMIP"}
 """Other spellings of attentions, mapped to the names in :data:`~pyg_topomask.nn.ATTENTION`."""
@@ -158,6 +160,16 @@ class GTConfig(Section):
     def parts(self) -> list[str]:
         """The parts of ``layer_type`` in our spelling, without None."""
         return [PEER_ATTENTIONS.get(part, part) for part in self.layer_type.split("+") if part != "None"]
+
+    @property
+    def attentions(self) -> list[str]:
+        """Names of the attentions in ``layer_type``, in our spelling."""
+        return [name for name in self.parts if name in EVERY_ATTENTION]
+
+    @property
+    def convs(self) -> list[str]:
+        """Names of the convolutions in ``layer_type``."""
+        return [name for name in self.parts if name in CONVS]
 
 
 class GNNConfig(Section):

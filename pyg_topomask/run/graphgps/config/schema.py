@@ -9,12 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
+from pyg_topomask.nn import MASK, POSITIONAL_ENCODERS
+from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.run.graphgps.config import encodings, topomask
 from pyg_topomask.run.graphgps.config.base import NO_LOADERS, Count, NoEffect, Section, Size, noting_reads, spelled
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig, PrepConfig, ShareConfig
 from pyg_topomask.run.graphgps.config.model import CUSTOM_GNN_CONVS, SAN_LAYER, GNNConfig, GTConfig, ModelConfig
 from pyg_topomask.run.graphgps.config.topomask import TopomaskConfig
 from pyg_topomask.run.graphgps.config.training import OptimConfig, PretrainedConfig, TrainConfig, ValConfig, WandbConfig
+from pyg_topomask.run.graphgps.convs import CONVS
 
 LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
 """Metrics whose smallest value is best."""
@@ -50,8 +53,16 @@ FREE_KEYS = ("out_dir", "name_tag", "seed", "num_workers", "accelerator", "devic
 """Keys that may differ between runs of one experiment: they change the seed, the place or the device."""
 
 
+MASK_KEY = "topomask.mask"
+"""Key of the mask of attentions that take any mask."""
+
 _MODEL = ("gt", "gnn")
 """Sections whose missing keys a run with ``pretrained.dir`` takes from the finished run."""
+
+
+def takes_mask(attention: str) -> bool:
+    """Whether an attention takes any mask."""
+    return MASK_KEY in EVERY_ATTENTION[attention].config_keys.values()
 
 
 class Config(Section):
@@ -176,6 +187,64 @@ class Config(Section):
         ):
             self.__dict__["gt"] = self.gt.model_copy(update={"layer_type": SAN_LAYER})
         return self
+
+    @property
+    def masks(self) -> list[str]:
+        """Names of the masks that ``topomask.mask`` gives to an attention of the layers, without ``none``."""
+        if not any(takes_mask(name) for name in self.gt.attentions):
+            return []
+        return [name for name in dict.fromkeys(self.topomask.masks) if name in MASK]
+
+    @property
+    def mask_name(self) -> str | None:
+        """The mask of the layers for messages, such as ``hop`` or ``none+hop``, or None."""
+        return "+".join(self.topomask.masks) if self.masks else None
+
+    @property
+    def loss_weight(self) -> float:
+        """Weight of the auxiliary loss of the attentions; 0 if none has one."""
+        return self.topomask.eta if any(EVERY_ATTENTION[name].adds_loss for name in self.gt.attentions) else 0.0
+
+    @property
+    def follows_attention(self) -> bool:
+        """Whether walks follow the attention of the first layer, which must give weights to edges."""
+        gives = any(hasattr(EVERY_ATTENTION[name], "edge_attention") for name in self.gt.attentions)
+        return gives and self.topomask.transition == "attention"
+
+    @property
+    def used_encodings(self) -> list[str]:
+        """The parts of ``dataset.node_encoder_name`` that are encodings and are used by the model."""
+        named = [name for name in self.dataset.node_encoder_parts if name in POSITIONAL_ENCODERS]
+        return [name for name in named if name != "EquivStableLapPE" or self.has_stable_gate]
+
+    @property
+    def has_stable_gate(self) -> bool:
+        """Whether a convolution is gated by distances of Laplacian encodings; not all convolutions can be."""
+        enabled = "EquivStableLapPE" in self.dataset.node_encoder_parts and self.posenc_EquivStableLapPE.enable
+        return enabled and any(CONVS[name].takes_pe for name in self.gt.convs)
+
+    @property
+    def has_pair_bias(self) -> bool:
+        """Whether attention has a bias for each pair of nodes."""
+        names = self.used_encodings
+        given = "RRWP" in names or ("GraphormerBias" in names and not self.posenc_GraphormerBias.node_degrees_only)
+        return given and "BiasedTransformer" in self.gt.layer_type.split("+")
+
+    @property
+    def has_graph_token(self) -> bool:
+        """Whether each graph gets an additional node, as in Graphormer and vision transformers."""
+        graphormer = "GraphormerBias" in self.used_encodings and self.graphormer.use_graph_token
+        return graphormer or self.model.chooses("graph_pooling", "graph_token")
+
+    @property
+    def searches_width(self) -> bool:
+        """Whether the width is found by ``model.param_budget``.
+
+        As in the authors' code, it is not for a MultiModel. It is not if the model starts from the weights of a
+        finished run, either.
+        """
+        searched = self.model.auto_satisfy_param_budget and self.model.type in ("GPSModel", "custom_gnn")
+        return searched and not self.pretrained.dir
 
     @property
     def best_is_max(self) -> bool:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch_geometric
 from torch_geometric.data import Data
@@ -19,9 +19,11 @@ from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.run.data.loaded import LoadedDataset, joined
 from pyg_topomask.run.errors import MissingDataError, RunError
 from pyg_topomask.run.files import make_folder
-from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.tensor_files import only_data, reason_of
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 
 Made = TypeVar("Made")
 

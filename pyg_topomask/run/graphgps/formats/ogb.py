@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,10 +17,12 @@ from torch_geometric.utils import index_to_mask, scatter, to_undirected
 
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.errors import need
-from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.formats.base import Raw, from_parts, from_raw, reading
 from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
 from pyg_topomask.run.task import PARTS, Parts, Task, classification
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 
 LRGB = {
     "peptides-func": Task("graph", "multilabel", 10),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_geometric.data import Data, InMemoryDataset
 
@@ -13,10 +14,12 @@ from pyg_topomask.data.source import GraphSource, mapped
 from pyg_topomask.datasets.registry import REGISTERED
 from pyg_topomask.run.data.loaded import LoadedDataset, as_dataset
 from pyg_topomask.run.errors import RunError, did_you_mean
-from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.formats.base import reading
 from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.tensor_files import load_tensors
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 
 
 def registered(data: DatasetConfig, task: Task) -> LoadedDataset:

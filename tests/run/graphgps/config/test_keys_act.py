@@ -13,7 +13,7 @@ from pyg_topomask.nn import MASK, POSITIONAL_ENCODERS
 from pyg_topomask.run.data.loaders import loaders, prepare
 from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config.schema import all_keys, keys
-from pyg_topomask.run.graphgps.experiment import experiment_of
+from pyg_topomask.run.graphgps.reading import experiment_of
 from pyg_topomask.run.training import trainer as trainers
 from pyg_topomask.run.training.callbacks import early_stopping
 from pyg_topomask.run.training.lightning_module import build_module

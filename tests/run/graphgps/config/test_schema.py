@@ -9,7 +9,7 @@ from pyg_topomask.run.cli import main
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.config.schema import _METRIC_OF_BENCHMARK, Config, all_keys, keys, section_of
-from pyg_topomask.run.graphgps.formats import FORMATS, possible_tasks
+from pyg_topomask.run.graphgps.formats import FORMATS
 from pyg_topomask.run.task import metric_names
 
 
@@ -93,7 +93,7 @@ def test_the_metric_of_a_benchmark_is_one_that_its_task_has():
     for name, family in FORMATS.items():
         for data in family.names if name != "PyG-LongRangeDataset" else ():  # ours: it has no leaderboard
             config = Config.model_validate({"dataset": {"format": name, "name": data}})
-            tasks = possible_tasks(config.dataset)
+            tasks = config.dataset.tasks
             assert any(_has(task, config.metric_best) for task in tasks), (name, data, config.metric_best)
             found[data] = config.metric_best
     some = {"ogbg-molhiv": "auc", "PATTERN": "accuracy-SBM", "pascalvoc-sp": "f1", "pcqm-contact": "mrr"}

@@ -11,10 +11,14 @@ from pyg_topomask.nn.gps_network import BIAS
 from pyg_topomask.run import check_config, run_config
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.errors import ConfigError, RunError
+from pyg_topomask.run.graphgps.attentions import (
+    attention_arguments,
+    build_attention,
+    build_sampling_transforms,
+    requirements,
+)
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.config.schema import all_keys
-from pyg_topomask.run.graphgps.model.attentions import attention_arguments, build_attention, mask_of, requirements
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder, that_add
 
@@ -110,7 +114,7 @@ def test_a_list_of_masks_is_their_sum_or_divides_the_heads():
     config = check_config(PLAIN, ["gt.layer_type=GCN+Masked", *settings, "topomask.mask_heads=[1, 1, 2]"])[0].config
     mask = build_attention(config, "Masked", layer=1).mask
     assert (type(mask), mask.mask_heads, mask.masks[1].heads, mask.masks[2].tables) == (HeadMasks, [1, 1, 2], 1, (0, 1))
-    assert mask_of(config) == "none+hop+grf"
+    assert config.mask_name == "none+hop+grf"
     hops, drawn = build_sampling_transforms(config, 0)
     assert (hops.max_hops, drawn.max_length, drawn.num_tables) == (2, 3, 3)
 

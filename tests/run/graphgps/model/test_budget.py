@@ -6,7 +6,7 @@ from pyg_topomask.run import run_config
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.model.build import build_model, sized, with_width
+from pyg_topomask.run.graphgps.model import build_model, sized, with_width
 
 BUDGET = {"auto_satisfy_param_budget": True, "param_budget": 50_000}
 SIZES = (5, 3, 1, "graph")

@@ -7,12 +7,11 @@ from torch_geometric.data import Data
 from pyg_topomask.nn import ATTENTION
 from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
 from pyg_topomask.run.errors import ConfigError
+from pyg_topomask.run.graphgps.attentions import build_attention, build_sampling_transforms
 from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.model.attentions import build_attention
-from pyg_topomask.run.graphgps.model.build import build_model
-from pyg_topomask.run.graphgps.model.convs import CONVS
-from pyg_topomask.run.graphgps.model.sampling import build_sampling_transforms
+from pyg_topomask.run.graphgps.convs import CONVS
+from pyg_topomask.run.graphgps.model import build_model
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
+from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn import MASK, Attention
 from pyg_topomask.nn.attention import EVERY_ATTENTION
@@ -15,10 +16,9 @@ from pyg_topomask.nn.gps_network import BIAS
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.mask import Mask
 from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.model.encoders import uses_pair_bias
-
-MASK_KEY = "topomask.mask"
-"""Key of the mask of attentions that take any mask."""
+from pyg_topomask.run.graphgps.config.schema import MASK_KEY, takes_mask
+from pyg_topomask.run.graphgps.config.topomask import TopomaskConfig
+from pyg_topomask.transforms import AddRandomWalks, that_add
 
 _TRANSLATIONS: dict[str, Callable[[Config, int], Any]] = {
     "seed": lambda config, layer: config.seed * 1000 + layer,  # runs and layers have different draws
@@ -26,7 +26,7 @@ _TRANSLATIONS: dict[str, Callable[[Config, int], Any]] = {
     "topomask.num_tables": lambda config, layer: walks_of_layer(config, layer),
     "prep.exp": lambda config, layer: config.prep.exp and config.prep.use_exp_edges,
     "dataset.edge_encoder": lambda config, layer: config.gt.dim_hidden if config.dataset.edge_encoder else None,
-    "posenc_GraphormerBias.enable": lambda config, layer: BIAS if uses_pair_bias(config) else None,
+    "posenc_GraphormerBias.enable": lambda config, layer: BIAS if config.has_pair_bias else None,
 }
 """Keys whose value is not the argument itself, with a function of the config and the layer's number that gives it."""
 
@@ -39,36 +39,10 @@ def walks_of_layer(config: Config, layer: int) -> int | tuple[int, ...]:
     return tuple((layer * heads + head) % count for head in range(heads))
 
 
-def attentions_of(config: Config) -> list[str]:
-    """Names of the attentions in ``gt.layer_type``, in our spelling."""
-    return [name for name in config.gt.parts if name in EVERY_ATTENTION]
-
-
-def masks_of(config: Config) -> list[str]:
-    """Names of the masks that ``topomask.mask`` gives to an attention of the layers, without ``none``."""
-    if not any(_takes_mask(name) for name in attentions_of(config)):
-        return []
-    return [name for name in dict.fromkeys(config.topomask.masks) if name in MASK]
-
-
-def mask_of(config: Config) -> str | None:
-    """The mask of the layers for messages, such as ``hop`` or ``none+hop``, or None."""
-    return "+".join(config.topomask.masks) if masks_of(config) else None
-
-
-def loss_weight(config: Config) -> float:
-    """Weight of the auxiliary loss of the attentions; 0 if none has one."""
-    return config.topomask.eta if any(EVERY_ATTENTION[name].adds_loss for name in attentions_of(config)) else 0.0
-
-
-def _takes_mask(name: str) -> bool:
-    return MASK_KEY in EVERY_ATTENTION[name].config_keys.values()
-
-
 def build_attention(config: Config, name: str, layer: int = 0) -> Attention:
     """The attention of that name, for one layer."""
     arguments = attention_arguments(config, name, layer)
-    if _takes_mask(name):
+    if takes_mask(name):
         arguments["mask"] = build_mask(config, layer)
     return EVERY_ATTENTION[name](config.gt.dim_hidden, **arguments)
 
@@ -149,7 +123,7 @@ def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[s
     """
     return [
         (f"topomask.mask_{mask}.{argument}", f"{key} gives the same setting: leave one of the two out")
-        for mask in masks_of(config)
+        for mask in config.masks
         for argument, key in MASK[mask].config_keys.items()
         if argument in config.value(f"topomask.mask_{mask}").model_fields_set and is_given(key)
     ]
@@ -157,18 +131,83 @@ def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[s
 
 def argument_keys(config: Config) -> list[tuple[str, str]]:
     """Pairs (constructor argument, key) of the attentions and the masks of a config."""
-    tables = [EVERY_ATTENTION[name].config_keys for name in attentions_of(config)]
-    tables += [_mask_keys(config, mask) for mask in masks_of(config)]
+    tables = [EVERY_ATTENTION[name].config_keys for name in config.gt.attentions]
+    tables += [_mask_keys(config, mask) for mask in config.masks]
     return [pair for keys in tables for pair in keys.items()]
 
 
 def built_attentions(config: Config) -> list[Attention]:
     """The attentions of all layers on the meta device, which say what they need on a graph."""
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        names = attentions_of(config)
+        names = config.gt.attentions
         return [build_attention(config, name, layer) for layer in range(config.gt.layers) for name in names]
 
 
 def requirements(config: Config) -> tuple[str, ...]:
     """The attributes that the attentions and their mask need on a graph, without repetition."""
     return requirements_of(*built_attentions(config))
+
+
+WALKS = [name for name in signature(AddRandomWalks).parameters if name in TopomaskConfig.model_fields]
+"""Keys of ``topomask`` that are arguments of the transform that draws walks, without ``transition``."""
+WALKS.remove("transition")
+
+_PREP = {
+    "degree": "exp_deg",
+    "num_virtual": "num_virt_node",
+    "max_iters": "exp_max_num_iters",
+    "algorithm": "exp_algorithm",
+}
+"""Arguments of the transform that draws expander edges, and their keys in ``prep``."""
+
+TRANSITION = "walk_transition"
+"""Edge attribute with the probabilities of the walks' steps, up to a factor per node (dynamic GKAT)."""
+
+
+def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
+    """The transforms that add what attentions and masks need, to be applied after all other transforms."""
+    attentions, settings = built_attentions(config), dict[str, Any]()
+    for attention in attentions:
+        settings |= attention.transform_settings
+    tables = max((attention.transform_settings.get("num_tables", 1) for attention in attentions), default=1)
+    required = requirements_of(*attentions)
+    steps = that_add(required, **settings).transforms
+    settings |= _settings(config, {name for step in steps for name in signature(type(step)).parameters})
+    if "num_tables" in settings:
+        settings["num_tables"] = max(tables, settings["num_tables"])  # stitched walks take several for each one
+    return list(that_add(required, **settings | {"seed": seed}).transforms)
+
+
+def _settings(config: Config, wanted: set[str]) -> dict[str, Any]:
+    """What the config says about the transforms: those arguments, by their names, that they take."""
+    topomask, settings = config.topomask, dict[str, Any]()
+    if {*WALKS} <= wanted:
+        own = {key for _, key in argument_keys(config)}
+        for key in WALKS:  # the attention decides whether there are several tables, or which diagonal is meant
+            is_read = key not in ("num_tables", "diagonal") or f"topomask.{key}" in own
+            settings[key] = getattr(topomask, key) if is_read else topomask.peek(key)
+        settings |= {"transition": TRANSITION if config.follows_attention else None}
+        settings |= {"redraw": topomask.redraw}  # not of the transform: the runner draws anew
+    for name in config.masks:
+        settings |= {key: value for key, value in mask_arguments(config, name).items() if key in WALKS}
+    if "method" in wanted:
+        tree = topomask.spanning_tree
+        settings |= {"method": tree, "length": "edge_weight" if tree == "minimum" else None}
+    return settings | {name: getattr(config.prep, key) for name, key in _PREP.items() if name in wanted}
+
+
+def key_in(message: str, config: Config) -> str | None:
+    """The key of the setting that a message mentions first, or None."""
+    arguments = [*((name, f"topomask.{name}") for name in WALKS), *argument_keys(config)]
+    arguments += (
+        [("edge_weight", "topomask.spanning_tree")] if config.topomask.peek("spanning_tree") == "minimum" else []
+    )
+    named = {position: key for argument, key in arguments if (position := message.find(f"'{argument}'")) >= 0}
+    return named[min(named)] if named else None
+
+
+def key_to_set(message: str, config: Config) -> str:
+    if "to_undirected" in message:
+        return " (in configs, dataset.to_undirected: true)"
+    key = key_in(message, config)
+    return f" (key {key})" if key else ""

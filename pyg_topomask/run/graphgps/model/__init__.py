@@ -1,1 +1,0 @@
-"""From a config to modules: encoders, convolutions, attention, the parameter budget."""
