@@ -16,6 +16,7 @@ from torch.nn import Module
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Batch, Data
+from torch_geometric.utils import to_dense_batch
 
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.auxiliary import auxiliary_loss
@@ -74,6 +75,13 @@ class AttentionCase:
         An attention that has a carry gets one and returns ``(x, carry)``. The last result may be the auxiliary loss.
         """
         raise NotImplementedError
+
+    def combined(self, attn: Any, x: Tensor, batch: Batch, pairs: Tensor, weights: Tensor) -> Tensor | None:
+        """The result ``[N, C]`` that follows from the weights ``[P, H]`` of pairs ``[2, P]``, which ``attn`` returns.
+
+        If it is :obj:`None`, as by default, the weights are not compared with the result.
+        """
+        return None
 
     def permute(self, data: Data, perm: Tensor) -> Data:
         """Copy of ``data`` whose node ``i`` is the old node ``perm[i]``, with all required attributes."""
@@ -135,6 +143,30 @@ class AttentionCase:
         more = {} if carry is None else {"carry": carry.float()}
         single = _listed(attn.float()(x.float(), batch.batch, batch, **more))
         torch.testing.assert_close(single[0], wanted[0].float(), rtol=1e-4, atol=1e-5)
+
+    def test_weights_of_pairs_are_those_that_multiply_the_values(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(self, "channels", 16)  # more of a head than nodes of a graph: the values tell all apart
+        attn, batch, x = self._case()
+        call, size = partial(attn, return_attention_weights=True), batch.num_nodes
+        if attn._weights is None:
+            with pytest.raises(NotImplementedError, match=f"{type(attn).__name__} forms no weights of pairs"):
+                call(x, batch.batch, batch)
+            return
+        out, (pairs, weights) = call(x, batch.batch, batch)
+        assert torch.equal(out, attn(x, batch.batch, batch))
+        if (combined := self.combined(attn, x, batch, pairs, weights)) is not None:
+            torch.testing.assert_close(combined, out, **self.tol)
+        if bool((weights >= 0).all()):  # and so the mask is its own bound
+            total = weights.new_zeros(int(pairs.max()) + 1, weights.size(1)).index_add(0, pairs[0], weights)
+            torch.testing.assert_close(total, (total > 0.5).to(total), **self.tol)
+        assert torch.equal(pairs, pairs.unique(dim=1))
+        same = call(*to_dense_batch(x, batch.batch), batch)[1]  # numbers without padding
+        torch.testing.assert_close(same, (pairs, weights), **self.tol)
+        chosen = torch.isin(pairs[0], torch.tensor([1, size - 1]))
+        rows = call(x, batch.batch, batch, rows=[size - 1, 1])[1]
+        torch.testing.assert_close(rows, (pairs[:, chosen], weights[chosen]), **self.tol)
+        with pytest.raises(ValueError, match=f"'rows' must be numbers of nodes.*got \\[{size}"):
+            call(x, batch.batch, batch, rows=[size])
 
     def test_the_carry_goes_with_its_graph(self) -> None:
         attn: Any = self.build().double()

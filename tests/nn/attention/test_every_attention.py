@@ -11,8 +11,8 @@ from pyg_topomask import nn
 from pyg_topomask.nn.attention import masked
 from pyg_topomask.testing import GRAPHS, examples, prepared
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrder
+from tests.nn.attention.projected_case import ProjectedCase
 from tests.nn.attention.references import REFERENCES, VARIANTS
-from tests.nn.attention.weights_case import WeightsCase
 
 MADE = (
     examples(nn.ATTENTION)
@@ -30,7 +30,7 @@ MADE = (
 ODD = Data(x=torch.zeros(4, 4).double(), edge_index=torch.tensor([[0, 0, 1, 2, 2], [1, 1, 0, 2, 2]]), num_nodes=4)
 
 
-class TestEveryAttention(WeightsCase):
+class TestEveryAttention(ProjectedCase):
     names = ("path", "isolated", "single", "star", "two_parts", "one_way")
 
     @pytest.fixture(autouse=True, params=MADE)

@@ -12,7 +12,7 @@ from torch_geometric.utils import from_networkx
 from pyg_topomask.nn import MASK, MaskedAttention
 from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.testing import GRAPHS, AttentionCase, examples, prepared
-from tests.nn.attention.weights_case import WeightsCase
+from tests.nn.attention.projected_case import ProjectedCase
 from tests.threads import NoRacingSums
 
 # A mask may be so general that softmax attention forms it as a dense array, and warns.
@@ -38,7 +38,7 @@ def graphs_for(card):
     return GRIDS if card.graphs == "grids" else AttentionCase.names
 
 
-class TestEveryMask(WeightsCase):
+class TestEveryMask(ProjectedCase):
     gradcheck_channels = 2  # enough for two heads
 
     @pytest.fixture(autouse=True, params=CASES, ids=lambda case: f"{case[0]}, {case[1]}")
