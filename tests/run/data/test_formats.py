@@ -4,6 +4,7 @@ import gzip
 import json
 import pickle
 import sys
+import tarfile
 import urllib.error
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -386,6 +387,31 @@ def test_graphland_through_the_class_of_pyg(tmp_path, name):
             assert graph.y[1:].tolist() == targets[1:]
     random = DatasetConfig(format="PyG-GraphLandDataset", name=name, task="node", split_mode="random")
     assert "have no target; use standard" in random.problems()[0][1]
+
+
+@pytest.mark.parametrize("name", ["Paris", "LA"])
+def test_city_networks_through_the_class_of_pyg(tmp_path, name):
+    """The archive as its authors publish it: tensors in a folder of the city's name."""
+    masks = dict(zip(("train_mask", "valid_mask", "test_mask"), (torch.arange(9) % 3 == torch.arange(3)[:, None])))
+    tensors = masks | {
+        "node_features_augmented": torch.randn(9, 37),
+        "node_features": torch.zeros(9, 12),
+        "edge_indices": torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]),
+        "10-chunk_16-hop_node_labels": torch.arange(9),
+    }
+    raw = tmp_path / "data" / "CityNetwork" / name.lower() / "raw"
+    raw.mkdir(parents=True)
+    with tarfile.open(raw / f"{name.lower()}.tar.gz", "w:gz") as archive:
+        for file, tensor in tensors.items():
+            torch.save(tensor, tmp_path / "one.pt")
+            archive.add(tmp_path / "one.pt", f"{name.lower()}/{file}.pt")
+    dataset = loaded(tmp_path, format="PyG-CityNetwork", name=name, task="node")
+    (graph,) = dataset.graphs
+    assert dataset.task.level == "node"
+    assert torch.equal(graph.x, tensors["node_features_augmented"])
+    assert torch.equal(graph.edge_index, tensors["edge_indices"])
+    assert torch.equal(graph.y, torch.arange(9))
+    assert torch.equal(graph.val_mask.view(-1), masks["valid_mask"])
 
 
 def test_every_name_is_accepted_in_any_case():
