@@ -15,12 +15,13 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.data.buckets import Buckets, unpadded
 from pyg_topomask.data.collate import collate
 from pyg_topomask.data.graph_parts import GraphParts, WalkNeighborhoods, split
 from pyg_topomask.data.source import Graph
 from pyg_topomask.tensor_files import load_tensors
 
-__all__ = ["RandomPartitionLoader", "WalkNeighborLoader", "collate", "load_walks"]
+__all__ = ["Buckets", "RandomPartitionLoader", "WalkNeighborLoader", "collate", "load_walks", "unpadded"]
 
 SHARDS, SHARD = "walks.json", "walks-{:05}-of-{:05}.pt"
 """Names of the files of ``topomask precompute``: its settings, and the walks of some start nodes."""

@@ -109,6 +109,7 @@ class _State(threading.local):
 
     active: _Active | None = None
     is_plain = False
+    grid: Callable[[int], int] | None = None
 
 
 _state = _State()
@@ -142,6 +143,49 @@ def plain() -> Iterator[None]:
         yield
     finally:
         _state.is_plain = before
+
+
+@contextmanager
+def on_grid(size: Callable[[int], int] | None) -> Iterator[None]:
+    """Make plans meanwhile whose lists of pairs and blocks have sizes ``size(count)``; their own if :obj:`None`."""
+    before, _state.grid = _state.grid, size
+    try:
+        yield
+    finally:
+        _state.grid = before
+
+
+def is_padded() -> bool:
+    """Whether plans are made on a grid, of batches that end with dummy graphs."""
+    return _state.grid is not None
+
+
+def padded(count: int) -> int:
+    """Size of a list of ``count`` pairs in a plan. Further pairs are those of the last node, a dummy, with itself."""
+    return count if _state.grid is None else _state.grid(count)
+
+
+def real_rows(count: int, batch: Tensor | None = None, node: Tensor | None = None) -> Tensor | None:
+    """Whether each of ``count`` rows belongs to a real graph, in a run with the plan of a padded batch, else None.
+
+    Args:
+        count: Number of rows.
+        batch: Graph of each row, if it is known.
+        node: A node of each row. Otherwise, rows are the nodes, or the edges if there are as many.
+
+    Raises:
+        ValueError: If rows are neither of nodes nor of edges.
+    """
+    plan = _state.active.plan if _state.active is not None and not _state.active.makes else None
+    if plan is None or plan.given.get("real_graphs") is None:
+        return None
+    edge_index = plan.given.get("edge_index")
+    if batch is None and node is None and count != plan.given["batch"].numel():
+        if edge_index is None or count != edge_index.size(1):
+            raise ValueError(f"a norm of {count} rows, neither nodes nor edges, cannot leave out the graphs of Buckets")
+        node = edge_index[0]
+    batch = plan.given["batch"] if batch is None else batch
+    return plan.given["real_graphs"][batch if node is None else batch[node]]
 
 
 def inside() -> bool:

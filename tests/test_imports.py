@@ -23,7 +23,7 @@ BELOW = {
     "operators": {"ops", "checks", "limits", "plan", "typing"},
     "transforms": {"ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
-    "data": {"transforms", "ops", "cache", "checks"},
+    "data": {"transforms", "ops", "cache", "checks", "plan"},
     "loader": {"data", "checks", "tensor_files"},
     "nn": {"transforms", "operators", "ops", "checks", "plan", "typing"},
 }

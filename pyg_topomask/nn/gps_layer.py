@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from inspect import signature
 from itertools import zip_longest
 from typing import Any
@@ -12,11 +13,19 @@ from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 from torch_geometric.data import Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_dtype, check_names, warn_once
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
-from pyg_topomask.nn.graph_attributes import graph_of, one_line, requirements_of, weight_of_edges, with_weight
+from pyg_topomask.nn.graph_attributes import (
+    check_planned,
+    graph_of,
+    one_line,
+    requirements_of,
+    weight_of_edges,
+    with_weight,
+)
 from pyg_topomask.nn.named import as_attention, as_conv
 from pyg_topomask.nn.norm import accepts, apply_norm, build_act, build_norm
 from pyg_topomask.nn.planning import kind_of, of_graph
@@ -190,7 +199,9 @@ class GPSLayer(Explained, Resettable):
         """
         check_dtype(self, x)
         check_conv_kwargs(self.convs, conv_kwargs)
-        if plan is not None:
+        if plan is None:
+            check_planned(graph)
+        else:
             batch = plan.batch
         if "edge_weight" not in conv_kwargs:
             conv_kwargs["edge_weight"] = weight_of_edges(graph, edge_index, x.dtype)
@@ -198,14 +209,15 @@ class GPSLayer(Explained, Resettable):
             batch = graph.get("batch")
         if graph is None and plan is None and self.attentions and not self.requires:
             graph = graph_of(edge_index, x.size(0), batch, None, conv_kwargs)
-        local, edges = self._local(x, edge_index, batch, conv_kwargs)
-        distant, next_carries = self._global(x, batch, graph, carry, plan)
-        branches = local + distant
-        out = sum(branches[1:], branches[0]) if branches and not self.pre_norm else sum(branches, x)
-        if self.mlp is not None and self.pre_norm:
-            out = self.mlp(apply_norm(self.norm_out, out, batch), out)
-        elif self.mlp is not None:
-            out = apply_norm(self.norm_out, self.mlp(out, out), batch)
+        with nullcontext() if plan is None else plans.read(plan):
+            local, edges = self._local(x, edge_index, batch, conv_kwargs)
+            distant, next_carries = self._global(x, batch, graph, carry, plan)
+            branches = local + distant
+            out = sum(branches[1:], branches[0]) if branches and not self.pre_norm else sum(branches, x)
+            if self.mlp is not None and self.pre_norm:
+                out = self.mlp(apply_norm(self.norm_out, out, batch), out)
+            elif self.mlp is not None:
+                out = apply_norm(self.norm_out, self.mlp(out, out), batch)
         result = (out, *edges) if edges else out
         if carry is None:
             return result

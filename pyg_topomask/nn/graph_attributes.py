@@ -82,6 +82,12 @@ def check_homogeneous(graph: Any) -> None:
         )
 
 
+def check_planned(graph: Any) -> None:
+    """Refuse a padded batch in a run without its plan, which would count dummy graphs. Raises ValueError."""
+    if not plans.planned() and graph is not None and graph.get("real_graphs") is not None:
+        raise ValueError("the batch is padded by Buckets: run it with its plan, model(…, plan=batch.plan)")
+
+
 def requirements_of(*parts: Module | None) -> tuple[str, ...]:
     """Attributes that these modules need on a graph, without repetition; a module without ``requires`` needs none."""
     names = (name for part in parts for name in getattr(part, "requires", ()))

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch_geometric.nn
 from torch import Tensor
 from torch.nn import BatchNorm1d, Module
@@ -17,6 +18,7 @@ from torch_geometric.nn.resolver import activation_resolver
 from torch_geometric.resolver import normalize_string
 
 from pyg_topomask import plan as plans
+from pyg_topomask.ops.numerics import at_least_float32
 
 NORMS: dict[str, type[Module]] = {
     "batch_norm": BatchNorm1d,
@@ -74,10 +76,22 @@ def build_act(act: str | Module, act_kwargs: Mapping[str, Any] | None = None) ->
     return activation_resolver(copy.deepcopy(act), **(act_kwargs or {}))
 
 
-def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> Tensor:
-    """Apply a norm to the rows ``x [N, C]`` of the graphs in ``batch``; return ``x`` if the norm is :obj:`None`."""
+def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None, node: Tensor | None = None) -> Tensor:
+    """Apply a norm to the rows ``x [N, C]`` of the graphs in ``batch``; return ``x`` if the norm is :obj:`None`.
+
+    The dummy graphs of a padded batch have no part in it. ``node [N]`` is a node of each row if rows are not the nodes.
+
+    Raises:
+        ValueError: If the batch is padded, and the norm has statistics of all rows.
+    """
     if norm is None or x.size(0) == 0:
         return x
+    real = plans.real_rows(x.size(0), batch, node)
+    if real is not None:
+        if isinstance(norm, BatchNorm1d) and (norm.training or norm.running_mean is None):
+            return _batch_norm_of(norm, x, real)
+        if not _is_by_graph(norm):
+            raise ValueError(f"{type(norm).__name__} has statistics of all rows, with those of Buckets: use batch_norm")
     if not isinstance(norm, BatchNorm1d):
         count = plans.num_graphs()
         sizes = {"batch_size": count} if count is not None and accepts(norm, "batch_size") else {}
@@ -87,3 +101,31 @@ def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> T
         # A single row has no variance: normalise it by the running statistics.
         return batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     return norm(x)
+
+
+def _is_by_graph(norm: Module) -> bool:
+    """Whether a row of the result depends on its graph alone."""
+    by_graph = accepts(norm, "batch") and not getattr(norm, "track_running_stats", False)
+    return isinstance(norm, BatchNorm1d | NodeLayerNorm) or by_graph
+
+
+def _batch_norm_of(norm: BatchNorm1d, x: Tensor, real: Tensor) -> Tensor:
+    """Batch norm with the statistics of the ``real`` rows, ``[N]``; those of the module if it is one row."""
+    (wide,) = at_least_float32(x)
+    wide = wide if x.dim() == 2 else wide.transpose(1, 2).flatten(0, 1)  # [N, C, L] has N L rows
+    real = real[:, None] if x.dim() == 2 else real.repeat_interleave(x.size(2))[:, None]
+    count = real.sum()
+    several, least = count > 1, count.clamp(min=1)
+    mean = torch.where(real, wide, 0).sum(0) / least
+    var = torch.where(real, (wide - mean).square(), 0).sum(0) / least
+    if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
+        with torch.no_grad():
+            norm.num_batches_tracked += several
+            rate: Any = 1 / norm.num_batches_tracked.clamp(min=1) if norm.momentum is None else norm.momentum
+            rate = several.to(norm.running_mean) * rate
+            norm.running_mean.lerp_(mean.to(rate), rate)
+            norm.running_var.lerp_((var * least / (least - 1).clamp(min=1)).to(rate), rate)
+        mean, var = torch.where(several, mean, norm.running_mean), torch.where(several, var, norm.running_var)
+    out = (wide - mean) * (var + norm.eps).rsqrt()
+    out = out if norm.weight is None else out * norm.weight + norm.bias
+    return (out if x.dim() == 2 else out.view(x.size(0), -1, x.size(1)).transpose(1, 2)).to(x.dtype)

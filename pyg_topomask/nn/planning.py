@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from pyg_topomask.nn.graph_attributes import OF_TOKENS
 from pyg_topomask.ops.segment import check_batch, segments
 
-_OF_GRAPHS = ("edge_index", "edge_weight", "edge_type", "edge_attr", "ptr", *OF_TOKENS)
+_OF_GRAPHS = ("edge_index", "edge_weight", "edge_type", "edge_attr", "ptr", "real_graphs", *OF_TOKENS)
 """Attributes of every graph that attentions and masks may read."""
 
 

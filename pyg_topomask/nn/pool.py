@@ -7,6 +7,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
 
+from pyg_topomask.nn.graph_attributes import check_planned
 from pyg_topomask.ops.segment import segments
 
 POOLS = {"mean": global_mean_pool, "add": global_add_pool, "max": global_max_pool}
@@ -17,11 +18,13 @@ def count_graphs(graph: Data | None, batch: Tensor | None) -> int:
 
     Raises:
         TypeError: If ``batch`` is no tensor, such as the graph in its place.
+        ValueError: If the batch is padded, and there is no plan.
     """
     if batch is not None and not isinstance(batch, Tensor):
         raise TypeError(
             f"'batch' must be the graph of each node, [N] (got {type(batch).__name__}): give a graph by name, graph="
         )
+    check_planned(graph)
     ptr = None if graph is None else graph.get("ptr")
     if batch is not None and ptr is not None:
         return ptr.numel() - 1

@@ -132,8 +132,9 @@ def _bordered_pattern(
     row, col = (node[x.long() if order is None else order[x.long()]] for x in (row, col))
     own = token[batch]
     rows, cols = torch.cat([row, node, own, token]), torch.cat([col, own, node, token])
-    pattern, entry = Pattern.merge(rows, cols, node.numel() + num_graphs, node.numel() + num_graphs)
-    return pattern, entry.argsort()
+    total = node.numel() + num_graphs
+    order = (rows * total + cols).argsort(stable=True)
+    return Pattern(rows[order], cols[order], total, total), order
 
 
 @once_per_batch

@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import holds
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.parameters import coefficient_heads
@@ -80,9 +81,9 @@ def _table(
     """The pattern of the pairs, and whether each distance is that of each pair, ``[P, K + 1]``, as 0 or 1."""
     check_edges(index, num_nodes, None, "index")
     pattern, entry = Pattern.merge(*index, num_nodes, num_nodes)
-    if pattern.nnz != length.numel():
+    if pattern.nnz != length.numel() and not plans.is_padded():
         raise ValueError(f"'index' lists {length.numel() - pattern.nnz} pairs more than once")
-    hops = torch.empty_like(length, dtype=torch.int64).index_copy_(0, entry, length.long())
+    hops = length.new_zeros(pattern.nnz, dtype=torch.int64).index_copy_(0, entry, length.long())
     fits = ((hops >= 0) & (hops < num_values)).all()
     wanted, remedy = f"must be 0 to {num_values - 1}", "give HopMask and AddHops the same 'max_hops'"
     if not holds(fits, f"'length' of pairs {wanted}; {remedy}"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, pairwise
+from math import isqrt
 
 import torch
 from torch import Tensor
@@ -68,7 +69,8 @@ class SizeGroups:
                 found.setdefault(max(steps[graph], least), []).append(graph)
         self.graphs = [found[step] for step in sorted(found)]
         """Graphs of each group, without empty ones."""
-        self.shapes = [(len(graphs), max(num_nodes[graph] for graph in graphs)) for graphs in self.graphs]
+        widths = (isqrt(plans.padded(max(num_nodes[graph] for graph in graphs) ** 2)) for graphs in self.graphs)
+        self.shapes = [(len(graphs), width) for graphs, width in zip(self.graphs, widths)]
         """Number of graphs ``g`` of each group, and number of nodes ``n`` of the largest one."""
 
     @property

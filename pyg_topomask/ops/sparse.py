@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, pad
 from torch.utils._pytree import tree_map_only
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import readable
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear, Linear
@@ -72,7 +73,7 @@ class Pattern:
     @torch.compiler.disable
     def merge(cls, row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> tuple[Pattern, Tensor]:
         """Pattern of the distinct pairs of ``row [E]`` and ``col [E]``, sorted by (row, column), and the index of each
-        pair's entry in it, shape ``[E]``.
+        pair's entry in it, shape ``[E]``. In the plan of a padded batch, pairs of the last row and column follow.
         """
         size = max(num_cols, 1)
         key = row.long() * size + col
@@ -80,7 +81,17 @@ class Pattern:
             key, entry = torch.unique_consecutive(key, return_inverse=True)
         else:
             key, entry = torch.unique(key, return_inverse=True)
+        key = pad(key, (0, plans.padded(len(key)) - len(key)), value=num_rows * size - 1)
         return cls(key // size, key % size, num_rows, num_cols), entry
+
+    def padded(self, value: Tensor) -> tuple[Pattern, Tensor]:
+        """The pattern and its entries ``[nnz]``; in the plan of a padded batch, followed by zeros as in `merge`."""
+        more = plans.padded(self.nnz) - self.nnz
+        if not more:
+            return self, value
+        rowptr = torch.cat([self.rowptr[:-1], self.rowptr[-1:] + more])
+        col = pad(self.col, (0, more), value=self.num_cols - 1)
+        return Pattern(None, col, self.num_rows, self.num_cols, rowptr=rowptr), pad(value, (0, more))
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Pattern:
         """The pattern on another device."""

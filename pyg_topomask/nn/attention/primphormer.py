@@ -10,6 +10,7 @@ from torch.nn import Linear, Module, Parameter
 from torch.nn.init import orthogonal_, uniform_
 from torch_geometric.data import Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_dropout, check_dtype, check_integer, is_exporting
 from pyg_topomask.nn.attention.base import Attention, check_carry, check_input
 from pyg_topomask.nn.card import Card, keys_of
@@ -48,7 +49,8 @@ class PrimalBase(Attention):
 
     def _split(self, projected: Tensor) -> Tensor:
         """Queries of all heads, then keys, ``[N, 2 H, D]``."""
-        return at_least_float32(projected)[0].unflatten(1, (2 * self.heads, -1))
+        qk, real = at_least_float32(projected)[0].unflatten(1, (2 * self.heads, -1)), plans.real_rows(len(projected))
+        return qk if real is None else torch.where(real[:, None, None], qk, 0)  # which have scores of 0
 
     @property
     def _out_is_called(self) -> bool:
@@ -72,7 +74,9 @@ class PrimalBase(Attention):
     def _finish(self, out: Tensor, squares: Tensor, dtype: torch.dtype) -> Tensor:
         """Set ``auxiliary_loss`` by the scores' sums of squares ``[2 H, s]``, and return the output, ``[N, C]``."""
         sqrt_lambda, weight_e, weight_r = at_least_float32(self.sqrt_lambda, self.weight_e, self.weight_r)
-        squares = squares.view(2, self.heads, self.rank).sum(dim=0) / max(out.size(0), 1)
+        real = plans.real_rows(out.size(0))
+        count: Any = max(out.size(0), 1) if real is None else real.sum().clamp(min=1)
+        squares = squares.view(2, self.heads, self.rank).sum(dim=0) / count
         energy = (squares * sqrt_lambda.square()).sum() / 2
         if not is_exporting():  # programs change no attributes
             self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()

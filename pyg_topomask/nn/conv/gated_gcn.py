@@ -105,4 +105,4 @@ class GatedGCN(Resettable):
         out = self.dropout.after(self.act, update, x)
         if self.norm_edge is None:
             return out
-        return out, self.dropout.after(self.act, apply_norm(self.norm_edge, edges), edge_attr)
+        return out, self.dropout.after(self.act, apply_norm(self.norm_edge, edges, node=edge_index[0]), edge_attr)

@@ -182,7 +182,7 @@ def _compiled_features(table: WalkTable, num_nodes: int, max_length: int, decay:
         return None
     factors = [decay**step for step in range(max_length + 1)]
     found = compiled.walk_features(table, num_nodes, factors, -alpha / 2)
-    return None if found is None else Factor(*found)
+    return None if found is None else Factor(*found[0].padded(found[1]))
 
 
 def _squared_norms(table: EntryTable, modulation: Tensor) -> Tensor:

@@ -102,8 +102,11 @@ def choose_engine(problem: Problem, path: str = "auto") -> str:
         lambda: _cheapest(replace(problem) if plans.making() else problem, path),
         forgets=lambda name: ENGINES[name].path != "pairwise",  # which needs the pairs that were counted
     )
-    if plans.making() and (reason := ENGINES[chosen].refuses(problem)):
-        raise ValueError(f"the engine {chosen!r} of the earlier plan cannot serve this batch: {reason}")
+    if plans.making():
+        with plans.apart():
+            reason = ENGINES[chosen].refuses(replace(problem))
+        if reason:
+            raise ValueError(f"the engine {chosen!r} of the earlier plan cannot serve this batch: {reason}")
     return _on_device(chosen, problem.v) if plans.reading() else chosen
 
 

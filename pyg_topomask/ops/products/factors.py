@@ -104,6 +104,7 @@ def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) 
     """
     multiply = _scipy_product if compiled.refuses(value, other) is not None else compiled.product
     pattern, entries, distance = multiply(left, value, right, other)
+    pattern, entries = pattern.padded(entries)
     if left.num_rows != right.num_rows or distance <= FAR_NODES:
         return pattern, entries
     pattern, entry_order = near_pattern(torch.stack([pattern.row, pattern.col]), left.num_rows)

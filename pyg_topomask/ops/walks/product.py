@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from pyg_topomask import plan as plans
 from pyg_topomask.ops.memo import kept_property, once_per_batch
 from pyg_topomask.ops.numerics import coarsest_eps
 from pyg_topomask.ops.products.factors import TermCounts, near_pattern
@@ -136,11 +138,14 @@ class WalkProduct:
             index, coeffs = compiled.pair_table(left, right, self.num_nodes, self.max_length, ordered)
         else:
             sizes = self.num_nodes, self.max_length
-            index, coeffs = pair_table.sorted_pair_table(left, right, *sizes, lambda: self.counts, ordered)
+            with plans.on_grid(None):  # pairs of parts
+                index, coeffs = pair_table.sorted_pair_table(left, right, *sizes, lambda: self.counts, ordered)
         del left, right  # before more memory is needed
         if self.diagonal is not None:
             on, diagonal = index[0] == index[1], self._ordered(self.diagonal) if ordered else self.diagonal
             coeffs = torch.where(on[:, None], diagonal.to(coeffs.dtype).index_select(0, index[0]), coeffs)
+        more = plans.padded(index.size(1)) - index.size(1)
+        index, coeffs = pad(index, (0, more), value=self.num_nodes - 1), pad(coeffs.t(), (0, more)).t()
         pattern, order = near_pattern(index, self.num_nodes)
         return pair_table.EntryTable(pattern, coeffs, order)
 

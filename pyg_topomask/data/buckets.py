@@ -1,0 +1,172 @@
+"""Batches of few different sizes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, ModuleList
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch_geometric.data import Batch, Data
+
+
+class Buckets:
+    """Pads batches with dummy graphs, so that their tensors and those of their plans have few different sizes.
+
+    ``torch.compile(model, fullgraph=True, dynamic=False)`` then compiles a model once for each bucket, and a step can
+    be captured in a CUDA graph for each. The numbers of nodes, edges, walks and pairs, and the square of the largest
+    graph's number of nodes are rounded up to powers of ``step``; the number of graphs depends on that of real ones.
+
+    .. code-block:: python
+
+        padded = functools.partial(collate, plan=model, buckets=Buckets())
+        for batch in torch.utils.data.DataLoader(graphs, batch_size=128, collate_fn=padded):
+            real = unpadded(batch)
+            out = model(batch.x, batch.edge_index, plan=batch.plan)[: real.num_graphs]
+            loss = cross_entropy(out, real.y)
+
+    Dummy graphs are the last ones of a batch; ``batch.real_graphs [B]`` says which graphs are real. Norms of this
+    package and auxiliary losses leave dummy graphs out, so that results of real graphs and gradients change by rounding
+    only. A padded batch is run with its plan. Sizes that follow values, such as the depth of trees and the terms of
+    heat masks, are not padded: each of them is a bucket of its own.
+
+    Args:
+        step: Ratio of neighbouring sizes; 1.1, so that at most a tenth is added, and 5 % on average.
+
+    Raises:
+        ValueError: If ``step`` is not above 1.
+    """
+
+    def __init__(self, step: float = 1.1) -> None:
+        if not 1 < step < math.inf:
+            raise ValueError(f"'step' must be a number above 1 (got {step})")
+        self.step = step
+
+    def size(self, count: int) -> int:
+        """The smallest size of the grid that is at least ``count``."""
+        power = math.floor(math.log(max(count, 1), self.step))
+        sizes = (math.floor(self.step**exponent) for exponent in range(power, power + 9))
+        return 0 if count == 0 else next(size for size in sizes if size >= count)
+
+    def check(self, model: Any) -> None:
+        """Refuse a model that has no plan, or batch norms that would count dummy graphs. Raises ValueError."""
+        if model is None:
+            raise ValueError("Buckets need 'plan', the model: by the plan of a batch, a model leaves dummy graphs out")
+        if isinstance(model, Module):
+            _refuse_norms(model, model)
+
+    def dummies(self, graphs: Sequence[Data]) -> list[Data]:
+        """The dummy graphs that follow some graphs; the last one has all edges and tables.
+
+        Raises:
+            ValueError: If an attribute has other rows than those of nodes, edges, pairs of nodes, tables or graphs, or
+                the graphs are grids.
+        """
+        nodes, edges = ([int(getattr(graph, name)) for graph in graphs] for name in ("num_nodes", "num_edges"))
+        number = math.ceil(len(graphs) * (self.step - 1) - 1e-9)  # so that none is larger than the real ones
+        total = self.size(sum(nodes) + number)
+        added = total - sum(nodes)
+        sizes = [added * (i + 1) // number - added * i // number for i in range(number)]
+        like = max(graphs, key=lambda graph: graph.num_edges)  # its first rows are repeated
+        found = [copy.copy(like) for _ in sizes]
+        for dummy, size in zip(found, sizes):
+            dummy.num_nodes = size
+        counts = {name: _counts(name, graphs) for name, value in like.to_dict().items() if isinstance(value, Tensor)}
+        tables = [counts[name] for name in counts if _is_table(name, like[name])]
+        for name, value in like.to_dict().items():
+            if name == "grid_shape":
+                raise ValueError("Buckets cannot pad grids, whose nodes fill them: use torch.compile(dynamic=True)")
+            rows, is_scalar = counts.get(name, []), isinstance(value, int) or (name in counts and value.numel() == 1)
+            least = sum(rows) + added * (rows != edges)
+            more = self.size(least) - least
+            if rows == edges and least + more == total:  # norms tell rows of nodes and of edges by their number
+                more = self.size(total + 1) - least
+            for dummy, size in zip(found, sizes):
+                further = more if dummy is found[-1] else 0
+                if is_scalar and [int(graph[name]) for graph in graphs] == nodes:  # such as `walk_size`
+                    dummy[name] = value * 0 + size
+                elif is_scalar or name not in counts:
+                    continue
+                elif rows == nodes and not (_is_table(name, value) or (rows == edges and "edge" in name)):
+                    dummy[name] = _repeated(name, value, size)
+                elif rows == edges:
+                    dummy[name] = (
+                        _edges(further, size).to(value) if name == "edge_index" else _repeated(name, value, further)
+                    )
+                elif rows in tables:
+                    dummy[name] = _entries(name, value, size + further, size)
+                elif rows == [n * n for n in nodes]:
+                    dummy[name] = _repeated(name, value, size * size)
+                elif len(set(rows)) > 1:
+                    raise ValueError(f"Buckets cannot pad {name!r}, whose rows are not those of nodes, edges or graphs")
+        return found
+
+
+def _counts(name: str, graphs: Sequence[Data]) -> list[int]:
+    """Number of rows of an attribute in each graph; of a scalar 1."""
+    values = [graph[name] for graph in graphs]
+    if any(value.layout != torch.strided for value in values):
+        raise ValueError(f"Buckets cannot pad {name!r}, a sparse tensor: give graphs an 'edge_index'")
+    return [value.size(_dim(name, graphs[0], value)) if value.dim() else 1 for value in values]
+
+
+def _dim(name: str, graph: Data, value: Tensor) -> int:
+    return graph.__cat_dim__(name, value) or 0
+
+
+def _is_table(name: str, value: Any) -> bool:
+    """Whether an attribute has two nodes for each entry, whose further attributes are as long."""
+    return isinstance(value, Tensor) and "index" in name and value.dim() == 2
+
+
+def _repeated(name: str, value: Tensor, rows: int) -> Tensor:
+    """Rows of a dummy graph, which repeat the first row of ``value``; in numbers of nodes, zeros."""
+    row = value.new_zeros(1, *value.shape[1:]) if "index" in name else value[:1]
+    return row.expand(rows, *value.shape[1:]).clone()
+
+
+def _entries(name: str, value: Tensor, rows: int, nodes: int) -> Tensor:
+    """Entries of a table: of each node with itself, at distance 0, and with the number 1."""
+    if _is_table(name, value):
+        return (torch.arange(rows) * nodes // max(rows, 1)).to(value).expand(2, -1).clone()
+    return torch.full((rows, *value.shape[1:]), float(value.is_floating_point())).to(value)
+
+
+def _edges(rows: int, nodes: int) -> Tensor:
+    """Edges between neighbours in a circle of nodes, in both directions."""
+    edge = torch.arange(rows) // 2
+    ends = torch.stack([edge, edge + (torch.arange(rows) < rows // 2 * 2)]) % max(nodes, 1)
+    return torch.where(torch.arange(rows) % 2 == 0, ends, ends.flip(0))
+
+
+def _refuse_norms(module: Module, owner: Module) -> None:
+    """Refuse batch norms that belong to modules of other packages."""
+    for child in module.children():
+        if isinstance(child, _BatchNorm) and not type(owner).__module__.startswith("pyg_topomask."):
+            name = type(owner).__name__
+            raise ValueError(
+                f"{name} has a batch norm, which would count dummy graphs: Buckets need another norm there"
+            )
+        _refuse_norms(child, owner if isinstance(child, ModuleList) else child)
+
+
+def unpadded(batch: Batch) -> Batch:
+    """The real graphs of a padded batch, without copies and without plan; another batch is returned as it is."""
+    sizes = getattr(batch._store, "_num_real", None)
+    if sizes is None:
+        return batch
+    out, (graphs, nodes) = copy.copy(batch), sizes
+    for name, ends in batch._slice_dict.items():
+        value = batch[name]
+        is_tensor = isinstance(value, Tensor)
+        out[name] = value.narrow(_dim(name, batch, value), 0, int(ends[graphs])) if is_tensor else value[:graphs]
+    out.batch, out.ptr = batch.batch[:nodes], batch.ptr[: graphs + 1]
+    out._num_graphs, out._num_real = graphs, None
+    if "num_nodes" in out:
+        out.num_nodes, out._num_nodes = nodes, out._num_nodes[:graphs]
+    del out["real_graphs"], out["plan"]
+    return out
