@@ -67,8 +67,10 @@ def test_modules_and_weights_of_attention_are_drawn_with_their_graph():
     np.testing.assert_allclose(drawn, mask(graph).to_dense()[1].detach())
     attn = MaskedAttention(8, heads=2, kernel="elu1", mask=mask)
     _, (pairs, weights) = attn(graph.x, graph=graph, return_attention_weights=True)
-    figure = viz.plot_mask((pairs, weights), graph, head=1, symbol="A")
+    figure = viz.plot_mask((pairs, weights), graph, head=1)
     drawn = figure.axes[0].images[0].get_array()
+    np.testing.assert_array_equal(viz.plot_mask(attn, graph, head=1).axes[0].images[0].get_array(), drawn)
+    assert figure.axes[0].get_title() == "$A$, head 1"
     assert drawn.shape == (5, 5)
     np.testing.assert_allclose(drawn[pairs[0], pairs[1]], weights[:, 1].detach())
     np.testing.assert_allclose(drawn.sum(1), 1, rtol=1e-6)

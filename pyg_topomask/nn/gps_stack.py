@@ -131,7 +131,9 @@ class GPSStack(Explained, Resettable, ModuleList):
         """Nodes ``[N, C]`` after all layers.
 
         Args:
-            x, edge_index, graph: As in :meth:`GPSLayer.forward`.
+            x: Nodes, shape ``[N, C]``.
+            edge_index: Edges, shape ``[2, E]``, or a sparse ``adj_t``.
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
             batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
             num_graphs: Number of graphs ``B``. Give it if the last graphs may be empty; if :obj:`None`, it is taken
                 from ``batch``.

@@ -22,7 +22,7 @@ def plot_mask(
     title: str | None = None,
     node: int | None = None,
     head: int = 0,
-    symbol: str = "M",
+    symbol: str | None = None,
 ) -> Figure:
     """Plot a mask, or weights of attention, as a heat map and, given the graph, one of its rows on the graph.
 
@@ -31,15 +31,15 @@ def plot_mask(
     next to the larger weights of nodes on themselves.
 
     Args:
-        mask: Matrix ``[N, N]`` or ``[H, N, N]``; an operator, or another object with ``to_dense()``; a mask module; or
-            the pairs ``[2, P]`` and weights ``[P, H]`` that attentions return by ``return_attention_weights=True``. The
-            last two need a ``Data`` as ``edge_index``.
+        mask: Matrix ``[N, N]`` or ``[H, N, N]``; an operator, or another object with ``to_dense()``; a mask module; an
+            attention, whose input is ``x`` of the graph; or the pairs ``[2, P]`` and weights ``[P, H]`` that attentions
+            return by ``return_attention_weights=True``. The last three need a ``Data`` as ``edge_index``.
         edge_index: The edges, shape ``[2, E]``, or the graph; only the heat map is drawn if :obj:`None`.
         title: Title of the heat map.
         node: The node whose row is drawn on the graph, as a star; if :obj:`None`, a node with most neighbours of
             those that attend to any.
         head: Number of the head, for a mask per head.
-        symbol: Name of the matrix in labels.
+        symbol: Name of the matrix in labels; ``"A"`` for an attention and its weights, else ``"M"``, if :obj:`None`.
 
     Returns:
         The figure, which :func:`save_figure` writes.
@@ -51,16 +51,20 @@ def plot_mask(
         IndexError: If ``head`` or ``node`` is out of range.
         ImportError: If matplotlib is missing.
     """
-    graph, edge_index = edge_index, getattr(edge_index, "edge_index", edge_index)
-    if isinstance(mask, Module):
+    graph: Any = edge_index
+    edge_index = getattr(edge_index, "edge_index", edge_index)
+    if hasattr(mask, "attention_weights"):
+        mask = mask.attention_weights(graph.x, graph=graph)
+    elif isinstance(mask, Module):
         mask = mask(graph)
-    elif isinstance(mask, tuple):
+    symbol = symbol or ("A" if isinstance(mask, tuple) else "M")
+    if isinstance(mask, tuple):
         pairs, weights = mask
         mask = matrix_of(pairs, weights, getattr(graph, "num_nodes", 0))
     matrix = _matrix(mask, head)
     figure, axes = panels(1 if edge_index is None else 2, 5.4, 4.6)
     image = axes[0].imshow(matrix, interpolation="nearest", **_scale(matrix))
-    axes[0].set(xlabel="node $j$ (seen)", ylabel="node $i$ (sees)", title=title or f"mask ${symbol}$")
+    axes[0].set(xlabel="node $j$ (seen)", ylabel="node $i$ (sees)", title=title or f"${symbol}$, head {head}")
     integer_ticks(axes[0].xaxis, axes[0].yaxis)
     figure.colorbar(image, ax=axes[0], label=f"weight ${symbol}_{{ij}}$ (no unit, square-root scale)", **BAR)
     if edge_index is not None:

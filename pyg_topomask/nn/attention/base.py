@@ -262,7 +262,8 @@ class Attention(Described):
         """The normalised weights by which values are multiplied, before dropout.
 
         Args:
-            x, batch, graph, carry: As in `forward`.
+            x, batch, graph: The input of a call: nodes ``[N, C]``, the graph of each, and the ``Data`` or ``Batch``.
+            carry: The carry of the layer before, as ``carry=``, of attentions that have one.
             rows: Numbers of the nodes whose weights are returned; all if :obj:`None`.
 
         Returns:
