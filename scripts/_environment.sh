@@ -8,8 +8,8 @@
 TORCH="torch==2.13.*" # the version that the project is tested with; an installed version is kept
 
 # On cores shared with other programs, OpenMP threads that spin while they wait slow every small operation down to
-# milliseconds. Let them sleep after some microseconds.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-5000}"
+# milliseconds. Let them sleep.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 say() { printf '==> %s\n' "$*"; }
 stop() { printf 'error: %s\n' "$*" >&2 && exit 1; }

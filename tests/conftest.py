@@ -10,7 +10,6 @@ import pytest
 # one test take twenty times as long. OpenMP reads this when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 os.environ.setdefault("MPLBACKEND", "Agg")  # pictures without a screen
 
 import torch

@@ -27,9 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["MPLBACKEND"] = "Agg"  # pictures are only written to files
     if arguments.command != "doctor":  # which shows the settings of the caller
         # OpenMP threads that spin while they wait make each small operation cost milliseconds on cores that are shared
-        # with other programs; microseconds are enough. OpenMP reads this when torch is first imported, which is later.
+        # with other programs. OpenMP reads this when torch is first imported, which is later.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     try:
         import_modules(arguments.modules)
         with storage_errors():

@@ -5,6 +5,5 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported: threads that wait sleep
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import *  # noqa: F403
