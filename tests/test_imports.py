@@ -142,6 +142,4 @@ def test_folders_of_the_runner_import_down_only():
     assert circle(arrows) is None
     assert circle(arrows | {"errors": {"graphgps"}}) is not None
     knows = {place(name) for name, found in inside.items() if any(f"{RUN}graphgps" in other for other in found)}
-    assert knows - {"run"} <= {"graphgps", "graphgym", "commands", "advise", "trained_model", "finished_run"} | {
-        RUN[:-1]
-    }
+    assert knows - {"run"} <= {"graphgps", "graphgym", "commands", "trained_model"} | {RUN[:-1]}

@@ -8,31 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyg_topomask.run.data.source import Serving, Source, Split
-    from pyg_topomask.run.errors import RunError
-    from pyg_topomask.run.experiment import Experiment
-    from pyg_topomask.run.graphgps.check import check_config
-    from pyg_topomask.run.graphgps.config import Config
-    from pyg_topomask.run.graphgps.reading import run_config
-    from pyg_topomask.run.output.progress import Display
-    from pyg_topomask.run.task import Task
-    from pyg_topomask.run.training.scaled import Scaled
-    from pyg_topomask.run.training.settings import Training
-
-__all__ = [
-    "Config",
-    "Display",
-    "Experiment",
-    "RunError",
-    "Scaled",
-    "Serving",
-    "Source",
-    "Split",
-    "Task",
-    "Training",
-    "check_config",
-    "run_config",
-]
+    from pyg_topomask.run.data.source import Serving as Serving
+    from pyg_topomask.run.data.source import Source as Source
+    from pyg_topomask.run.data.source import Split as Split
+    from pyg_topomask.run.errors import RunError as RunError
+    from pyg_topomask.run.experiment import Experiment as Experiment
+    from pyg_topomask.run.graphgps.check import check_config as check_config
+    from pyg_topomask.run.graphgps.config import Config as Config
+    from pyg_topomask.run.graphgps.reading import run_config as run_config
+    from pyg_topomask.run.output.progress import Display as Display
+    from pyg_topomask.run.task import Task as Task
+    from pyg_topomask.run.training.scaled import Scaled as Scaled
+    from pyg_topomask.run.training.settings import Training as Training
 
 _HOME = {
     "Config": "graphgps.config",
@@ -46,6 +33,7 @@ _HOME = {
     "check_config": "graphgps.check",
     "run_config": "graphgps.reading",
 }
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.options import WITH_OVERRIDES, add_commands
+from pyg_topomask.run.options import COMMANDS, OVERRIDES, WITH_OVERRIDES
 from pyg_topomask.run.user_modules import import_modules
 
 
@@ -71,5 +71,10 @@ def _parser() -> argparse.ArgumentParser:
         help="import a module first, such as one that calls register_attention; may be repeated",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    add_commands(commands)
+    for name, (text, options) in COMMANDS.items():
+        epilog = OVERRIDES if name in WITH_OVERRIDES else None
+        command = commands.add_parser(name, help=text, epilog=epilog, allow_abbrev=False)
+        for usage, meaning, settings in options:
+            flag, _, value = usage.partition(" ")
+            command.add_argument(flag, metavar=value or None, help=meaning, **settings)
     return parser

@@ -107,12 +107,12 @@ class Experiment:
         single = {str(self.seed + i): (self.at(self.seed + i), f"seed {self.seed + i}") for i in range(repeat)}
         parts = {f"{self.seed}-split{i}": (self.at(self.seed, i), f"split {i}") for i in self.splits}
         runs = parts or single
-        notes = sorted({note for one, _ in runs.values() for note in one._start_notes()})  # before the data are loaded
+        notes = dict.fromkeys(note for one, _ in runs.values() for note in one._notes())  # before the data are loaded
         make_folder(folder, "the output folder")
         self._refuse_others(folder)
         with nullcontext(display) if display else Display(standard_output(quiet=not is_main())) as shown:
-            for note in [*(f"note: {note}" for note in self._notes()), *notes]:
-                shown.say(note)
+            for note in notes:
+                shown.say(f"note: {note}")
             dataset = None
             for name, (one, which) in runs.items():
                 place, called = folder / name, f"{title} {which}"
@@ -148,11 +148,7 @@ class Experiment:
         return replace(self, seed=seed, data=data)
 
     def _notes(self) -> list[str]:
-        """What a user should know before it runs."""
-        return []
-
-    def _start_notes(self) -> list[str]:
-        """The same of one seed."""
+        """What a user should know before this seed runs."""
         return []
 
     def refuse(self, problems: Iterable[tuple[str, str]]) -> None:

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-PARTITIONS = ("auto", "metis", "stream")
-"""Methods of `pyg_topomask.data.partition`, which is not imported here: the help must not wait for torch."""
-
-ENGINES = ("processes", "ray")
-
 OVERRIDES = "settings that override the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
 """Description of the settings after a config's name."""
 
@@ -38,7 +33,7 @@ _SHOW = "draw the attention, mask, reach or walks of a layer, on graphs of a con
 _ENCODING = "random-walk return probabilities (default), Laplacian eigenvectors, or none"
 _ROUNDS = "rounds of refinement, one per layer (default: all)"
 
-_COMMANDS: dict[str, tuple[str, list[Option]]] = {
+COMMANDS: dict[str, tuple[str, list[Option]]] = {
     "run": (
         "train and test a config",
         [
@@ -111,7 +106,11 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
             ("source SOURCE", "folder of a graph on disk, or a file of edges (.npy, or text with two columns)", {}),
             ("--parts P", "number of parts", {"type": int, "required": True}),
             ("--out DIR", "new folder of the graph with the part of each node, 'part'", {"required": True}),
-            ("--method", "default: METIS where pymetis is installed", {"choices": PARTITIONS, "default": "auto"}),
+            (
+                "--method",
+                "default: METIS where pymetis is installed",
+                {"choices": ("auto", "metis", "stream"), "default": "auto"},
+            ),
         ],
     ),
     "precompute": (
@@ -120,7 +119,11 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
             ("config CONFIG", "YAML file", {}),
             ("--shards S", "number of files, each with the walks of some start nodes", {"type": int, "required": True}),
             ("--out DIR", "folder of the shards; complete ones are kept (default: walks)", {"default": "walks"}),
-            ("--engine", "default: processes, on this machine", {"choices": ENGINES, "default": "processes"}),
+            (
+                "--engine",
+                "default: processes, on this machine",
+                {"choices": ("processes", "ray"), "default": "processes"},
+            ),
             ("--workers W", "number of processes (default: one for each processor)", {"type": int}),
         ],
     ),
@@ -129,13 +132,3 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
         [_RUN, ("--out FILE", "default: report.html", {"default": "report.html"})],
     ),
 }
-
-
-def add_commands(commands: Any) -> None:
-    """Add these commands and their options."""
-    for name, (text, options) in _COMMANDS.items():
-        epilog = OVERRIDES if name in WITH_OVERRIDES else None
-        parser = commands.add_parser(name, help=text, epilog=epilog, allow_abbrev=False)
-        for usage, meaning, settings in options:
-            flag, _, value = usage.partition(" ")
-            parser.add_argument(flag, metavar=value or None, help=meaning, **settings)

@@ -24,9 +24,9 @@ from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, p
 from pyg_topomask.run.distributed import is_main, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json
-from pyg_topomask.run.output.environment import environment
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
+from pyg_topomask.run.output.results import environment
 from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping

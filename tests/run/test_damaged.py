@@ -14,9 +14,9 @@ import torch
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.finished_run import find_run
 from pyg_topomask.run.graphgps.saved import read_config
 from pyg_topomask.run.output.results import read_result, read_results
+from pyg_topomask.run.trained_model import find_run
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done
 from tests.hostile import Calls, touch
 

@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 from pyg_topomask.data import DiskGraph, save_graph
 from pyg_topomask.data.partition import METHODS
 from pyg_topomask.run.cli import main
-from pyg_topomask.run.options import PARTITIONS
+from pyg_topomask.run.options import COMMANDS
 
 
 def edges():
@@ -38,4 +38,4 @@ def test_parts_of_a_folder_or_a_file(kind, method, tmp_path, capsys):
 
 
 def test_all_methods_are_options():
-    assert PARTITIONS == METHODS
+    assert COMMANDS["partition"][1][-1][2]["choices"] == METHODS

@@ -10,8 +10,6 @@ from typing import Any
 from rich.console import Console, Group
 
 from pyg_topomask.nn import ATTENTION, MASK
-from pyg_topomask.run.advise.process import ProcessFailedError, in_process
-from pyg_topomask.run.advise.trial import Trial, draw_sample, run_trial
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, did_you_mean, storage_errors
 from pyg_topomask.run.graphgps.config import Config
@@ -21,6 +19,7 @@ from pyg_topomask.run.output.progress import Display, error_output, standard_out
 from pyg_topomask.run.output.report import titled_table
 from pyg_topomask.run.process_memory import available_mib, resident_mib
 from pyg_topomask.run.training.trainer import device_problems, uses_cuda
+from pyg_topomask.run.trials import ProcessFailedError, Trial, draw_sample, in_process, run_trial
 from pyg_topomask.transforms.relabel import far_apart
 
 CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")

@@ -13,9 +13,9 @@ import numpy as np
 from scipy import stats
 
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.finished_run import FinishedRun, find_run
 from pyg_topomask.run.output.progress import standard_output
 from pyg_topomask.run.output.report import DEVIATION, PERCENT, format_metric, headline, summarize, titled_table
+from pyg_topomask.run.trained_model import FinishedRun, find_run
 from pyg_topomask.run.training.settings import LOWER_IS_BETTER
 
 CONFIDENCE = 0.95

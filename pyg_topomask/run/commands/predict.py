@@ -74,8 +74,8 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     seed, shown = seed_folder(Path(folder).expanduser()), display or Display(Console(quiet=True))
     model, transform = load(seed)
     task, note = transform.task, unfinished_note(seed)
-    if note is not None:
-        shown.say(note)
+    if note:
+        shown.say(f"note: {note}")
     if data in (*PARTS, "all"):
         items = _of_the_run(transform.experiment, data)
     elif Path(data).expanduser().is_file():

@@ -14,11 +14,10 @@ from matplotlib import pyplot
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.errors import NoPictureError
 from pyg_topomask.run.files import output_path, write_output
-from pyg_topomask.run.finished_run import find_run
 from pyg_topomask.run.output.progress import Display, error_output
 from pyg_topomask.run.output.report import layers_text
 from pyg_topomask.run.task import PARTS
-from pyg_topomask.run.trained_model import seed_folder
+from pyg_topomask.run.trained_model import find_run, seed_folder
 
 _STYLE = """\
 <meta name="viewport" content="width=device-width">

@@ -17,8 +17,7 @@ from pyg_topomask.loader import EpochSampler, collate, single
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts, share_of, training_loader
-from pyg_topomask.run.data.source import Serving, Source
-from pyg_topomask.run.data.splits import node_masks, split_items
+from pyg_topomask.run.data.source import Serving, Source, node_masks, split_items
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.process_memory import available_mib

@@ -65,17 +65,14 @@ class ConfigExperiment(Experiment):
 
     def _notes(self) -> list[str]:
         given = [key for key in self.unused if key in self.parsed.overridden]  # others may be for the file's attention
-        return [
+        notes = [
             *notes_of(self.parsed),
-            *([f"{self.config.gt.layer_type} does not use {', '.join(given)}"] if given else []),
+            f"{self.config.gt.layer_type} does not use {', '.join(given)}" if given else "",
         ]
-
-    def _start_notes(self) -> list[str]:
-        if not self.config.pretrained.dir:
-            return []
-        refuse_other_split(self.config)
-        note = unfinished_note(find_checkpoint(self.config).parent)
-        return [] if note is None else [note]
+        if self.config.pretrained.dir:
+            refuse_other_split(self.config)
+            notes.append(unfinished_note(find_checkpoint(self.config).parent))
+        return [note for note in notes if note]
 
     def refuse(self, problems: Iterable[tuple[str, str]]) -> None:
         self.parsed.refuse(problems)

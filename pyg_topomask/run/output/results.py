@@ -1,13 +1,18 @@
-"""Reading the results of runs in an output folder."""
+"""Results of runs in an output folder, and what they depend on beside their configs."""
 
 from __future__ import annotations
 
 import math
+import platform
 import re
+import subprocess
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
+import torch_geometric
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pyg_topomask.run.errors import RunError
@@ -55,12 +60,12 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         raise RunError(f"{path} is damaged ({reason}); delete it to run that seed again") from None
 
 
-def unfinished_note(folder: Path) -> str | None:
-    """The note for readers of a seed's weights if its training has not finished; None if it has."""
+def unfinished_note(folder: Path) -> str:
+    """The note for readers of a seed's weights if its training has not finished; empty if it has."""
     is_training = any((folder / name).exists() for name in ("last.ckpt", "metrics.csv"))
     if (folder / "result.json").exists() or not is_training:  # a shared model has no such files
-        return None
-    return f"note: the run in {folder} is not finished; its weights are those of its best epoch so far"
+        return ""
+    return f"the run in {folder} is not finished; its weights are those of its best epoch so far"
 
 
 def seed_folders(folder: Path) -> list[Path]:
@@ -86,3 +91,26 @@ def read_results(folder: Path) -> dict[Path, dict[str, Any]]:
 def seed_and_split(result: Mapping[str, Any]) -> tuple[int, int]:
     """The seed and the number of the split, which together identify a result of a config."""
     return result["seed"], result["split_index"] or 0
+
+
+@cache
+def environment() -> dict[str, str | int | None]:
+    """Versions, system, threads, and the git commit of the current folder; None without a repository or git."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_geometric": torch_geometric.__version__,
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "threads": torch.get_num_threads(),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit, followed by ``with changes`` if tracked files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= with changes"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

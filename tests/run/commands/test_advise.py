@@ -7,11 +7,11 @@ from torch_geometric.data import Data
 
 from pyg_topomask.datasets import register_dataset
 from pyg_topomask.nn import ATTENTION, MASK
-from pyg_topomask.run.advise.trial import Trial, run_trial
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import advise as command
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.output.progress import Display, Job
+from pyg_topomask.run.trials import Trial, run_trial
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ import pytest
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
-from pyg_topomask.run.output.environment import environment
-from pyg_topomask.run.output.results import read_result
+from pyg_topomask.run.output.results import environment, read_result
 
 PICTURES = {"GIN+GRF": 2, "GIN+KMIP": 1, "GIN+Primphormer": 0}  # of a layer
 

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from pyg_topomask.run.data.features import Standardize
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import check_memory, evaluation_loaders, loaders, prepare
-from pyg_topomask.run.data.splits import split_items
+from pyg_topomask.run.data.source import split_items
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.attentions import build_sampling_transforms
 from pyg_topomask.run.graphgps.config.load import load

@@ -203,12 +203,7 @@ def stages(parsed, monkeypatch):
     ]
     place = experiment.out, experiment.name, experiment.seed, experiment.splits
     yield str([place, trainers.build_trainer(training), stopping])
-    yield str(
-        [
-            trainers.device_problems(training),
-            training.ckpt_period,
-        ]
-    )
+    yield str([trainers.device_problems(training), training.ckpt_period])
     notes = []
     yield str([experiment._loggers(Path("x"), "y", notes.append), notes])
     drawn, inference = source.draws(experiment.seed), training.inference

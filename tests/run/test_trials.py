@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.run.advise import trial as trials
-from pyg_topomask.run.advise.process import ProcessFailedError, in_process
-from pyg_topomask.run.advise.trial import Sample, draw_sample, run_trial
+from pyg_topomask.run import trials
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare, read_features
 from pyg_topomask.run.graphgps.reading import read, read_data
 from pyg_topomask.run.task import classification
+from pyg_topomask.run.trials import ProcessFailedError, Sample, draw_sample, in_process, run_trial
 
 
 def sample_of(values):

@@ -1,1 +1,0 @@
-"""Measurements behind ``topomask advise``: the graphs, trials of attentions, and what they predict."""
