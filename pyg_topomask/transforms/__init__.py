@@ -10,9 +10,8 @@ from pyg_topomask.transforms.encodings import (
 )
 from pyg_topomask.transforms.expander_edges import AddExpanderEdges
 from pyg_topomask.transforms.finding import that_add
-from pyg_topomask.transforms.grid_shape import AddGridShape
+from pyg_topomask.transforms.grid_shape import AddGridShape, AddPositions
 from pyg_topomask.transforms.hops import AddHops
-from pyg_topomask.transforms.positions import AddPositions
 from pyg_topomask.transforms.precompute import precompute
 from pyg_topomask.transforms.random_walks import AddRandomWalks
 from pyg_topomask.transforms.relabel import RelabelNodes

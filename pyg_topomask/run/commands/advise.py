@@ -26,7 +26,8 @@ CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")
 """Folders with the config of a data set, ``grf/<name>.yaml``: in the current folder, and in the source tree."""
 
 _CAPTION = """\
-Predicted from trials on this machine. Nothing is said about accuracy: docs/methods/index.md#where-a-mask-pays
+Predicted from trials on this machine. Nothing is said about accuracy; for that, see
+docs/methods/index.md#where-a-mask-pays.
 s/epoch: training and validation. s before: walks, edges, trees and encodings, once.
 memory MiB: peak of the process, or of tensors on the GPU.
 hops: mean under the mask of the first layer before training; over 16 count as 17."""
