@@ -30,7 +30,7 @@ def settings_of(name: str) -> list[str]:
     return [f"dataset.dir={sample}"] if name == "peptides-func" and sample.is_dir() else []
 
 
-def measured(path: Path, settings: list[str], epochs: int) -> dict[str, float | None]:
+def measured(path: Path, settings: list[str], epochs: int) -> dict[str, float]:
     """Costs of a run of some epochs: seconds per epoch without the first, and memory in MiB."""
     watch = Watch(time.perf_counter)
     found = watched_run(path, epochs, watch, ["train.ckpt_period=100", *settings])

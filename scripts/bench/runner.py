@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import lightning.pytorch as pl
 import torch
@@ -24,25 +23,31 @@ from _measure import CONFIGS, described, machine, save_json
 from rich.console import Console
 from torch.nn.utils import clip_grad_norm_
 
-from pyg_topomask.run import Training, run_config, seed_run
+from pyg_topomask.run import Experiment
 from pyg_topomask.run.data.loaders import Splits, loaders, prepare
-from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.model import build_model
-from pyg_topomask.run.graphgps.parts import source_of, training_of
+from pyg_topomask.run.graphgps import read
 from pyg_topomask.run.output.progress import Display
-from pyg_topomask.run.process_memory import peak_mib
-from pyg_topomask.run.training.lightning_module import GraphModule
+from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak, resident_mib
+from pyg_topomask.run.training.lightning_module import build_module
 from pyg_topomask.run.training.losses import task_loss
 
 DEFAULT = [CONFIGS / "grf" / name for name in ("enzymes.yaml", "cora.yaml")]
 
 
 class Watch(pl.Callback):
-    """Records when epochs begin, and the seconds of evaluation between these times, on a clock."""
+    """Records when epochs begin, and the seconds of evaluation between these times, on a clock; and peak memory."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock, self.starts, self.evaluation = clock, list[float](), [0.0]
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":
+            reset_peak()
+            self.before = resident_mib()
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self.step_mib = (peak_resident_mib() or 0.0) - self.before
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self.starts.append(self.clock())
@@ -61,28 +66,20 @@ class Watch(pl.Callback):
         return [end - begin - evaluation for begin, end, evaluation in pairs][1:]
 
 
-def watched_run(path: Path, epochs: int, watch: Watch, settings: Sequence[str] = ()) -> dict[str, float | None]:
+def watched_run(path: Path, epochs: int, watch: Watch, settings: Sequence[str] = ()) -> dict[str, float]:
     """Run a config for some epochs: peak memory in MiB, of the process and of training alone."""
-    build, found = seed_run.build_trainer, {}
-
-    def build_watched(training: Training, **more: Any) -> pl.Trainer:
-        trainer = build(training, **more | {"callbacks": [*more["callbacks"], watch]})
-        fit = trainer.fit
-        trainer.fit = lambda *args, **kwargs: found.update(step_mib=peak_mib(lambda: fit(*args, **kwargs)))
-        return trainer
-
-    changed = [f"optim.max_epoch={epochs}", "optim.num_warmup_epochs=0", *settings]
-    with patch.object(seed_run, "build_trainer", build_watched), tempfile.TemporaryDirectory() as folder:
-        summary = run_config(path, folder, 1, changed, display=Display(Console(quiet=True)))
-    return {**found, "total_mib": summary["peak_memory_mib"]}
+    experiment = read(path, [f"optim.max_epoch={epochs}", "optim.num_warmup_epochs=0", *settings])
+    with tempfile.TemporaryDirectory() as folder:
+        summary = experiment.run(folder, callbacks=[watch], display=Display(Console(quiet=True)))
+    return {"step_mib": watch.step_mib, "total_mib": summary["peak_memory_mib"]}
 
 
-def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
+def bare_epochs(experiment: Experiment, splits: Splits, epochs: int) -> list[float]:
     """Seconds of epochs with only forward, backward and the optimiser, without the first."""
     torch.manual_seed(0)
     task = splits.task
-    source, training = source_of(config), training_of(config)
-    module = GraphModule(build_model(config, *splits.widths), training, task, source)
+    source, training = experiment.data, experiment.training
+    module = build_module(experiment.build, training, source, splits)
     batches, optimizer, seconds = list(loaders(source.serving, splits, 0)[0]), training.optimizer(module), []
     module.train()
     for _ in range(epochs + 1):
@@ -102,15 +99,15 @@ def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
 
 def compare(path: Path, epochs: int) -> dict[str, Any]:
     """Milliseconds per step of the bare loop and of the runner for one config."""
-    config = load(path).config
-    source = source_of(config)
+    experiment = read(path)
+    source = experiment.data
     splits = prepare(source, source.load(), 0, source.draws(0))
     steps = len(loaders(source.serving, splits, 0)[0])
-    bare = [1e3 * seconds / steps for seconds in bare_epochs(config, splits, epochs)]
+    bare = [1e3 * seconds / steps for seconds in bare_epochs(experiment, splits, epochs)]
     watch = Watch(time.process_time)
     watched_run(path, epochs + 2, watch)
     run = [1e3 * seconds / steps for seconds in watch.epochs]
-    bare += [1e3 * seconds / steps for seconds in bare_epochs(config, splits, epochs)]
+    bare += [1e3 * seconds / steps for seconds in bare_epochs(experiment, splits, epochs)]
     alone, whole = statistics.median(bare), statistics.median(run)
     return {"steps": steps, "bare_ms": alone, "runner_ms": whole, "overhead": whole / alone - 1}
 

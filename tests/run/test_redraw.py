@@ -5,8 +5,8 @@ import torch
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.graphgps.attentions import TRANSITION
-from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
+from tests.run.test_resume import interrupted
 
 UNIFORM = ["topomask.redraw=2"]
 FOLLOWING = ["topomask.redraw=2", "topomask.transition=attention", "gt.layer_type=GCN+GKAT", "topomask.num_walks=8"]
@@ -17,10 +17,6 @@ def short(tiny):
     tiny["optim"] |= {"max_epoch": 5}
     tiny["dataset"] |= {"num_graphs": 30}
     return tiny
-
-
-class StoppedError(Exception):
-    pass
 
 
 def walks_by_epoch(monkeypatch, stop_after=None):
@@ -65,20 +61,10 @@ def test_walks_change_every_so_many_epochs_by_seed_and_epoch_and_a_resumed_run_h
     run_config(short, tmp_path / "c", overrides=[*overrides, "seed=1", "dataset.split_seed=0"])
     assert seen[2] != first[2]
 
-    original = Recorder.on_train_epoch_end
     for period, stop in ((4, 4), (3, 3)):  # resume at a draw of walks, and between two draws
-        folder, last = tmp_path / f"resumed at {stop}", stop - 1
-        more = [*overrides, f"train.ckpt_period={period}"]
-
-        def die(self, trainer, module, last=last):
-            original(self, trainer, module)
-            if trainer.current_epoch == last:
-                raise StoppedError
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Recorder, "on_train_epoch_end", die)
-            with pytest.raises(StoppedError):
-                run_config(short, folder, overrides=more)
+        folder, more = tmp_path / f"resumed at {stop}", [*overrides, f"train.ckpt_period={period}"]
+        with interrupted(monkeypatch, stop):
+            run_config(short, folder, overrides=more)
         seen.clear()
         run_config(short, folder, overrides=[*more, "num_workers=1"])
         assert seen == {epoch: walks for epoch, walks in first.items() if int(str(epoch).split()[-1]) >= stop}
