@@ -164,12 +164,11 @@ class GPSModel(Shareable, GPSNetwork):
         if batch is None and graph is not None:
             batch = graph.get("batch")
         with nullcontext() if plan is None else plans.read(plan):
-            num_graphs = count_graphs(graph, batch) if plan is None else plan.num_graphs
             check_dtype(self.node_encoder, x)
             conv_kwargs["edge_attr"] = self._encode_edges(edge_attr)
-            x = self.node_encoder(x)
-            x = self._run_layers(x, edge_index, batch, graph, num_graphs, plan, None, conv_kwargs)
+            x = self._run_layers(self.node_encoder(x), edge_index, batch, graph, plan, conv_kwargs)
             if self.pool in POOLS:
+                num_graphs = count_graphs(graph, batch) if plan is None else plan.num_graphs
                 x = pool_nodes(x, batch, num_graphs, self.pool)
             return self.head(x)
 

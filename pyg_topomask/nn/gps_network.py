@@ -14,10 +14,11 @@ from pyg_topomask import plan as plans
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.edge_probe import Explained
-from pyg_topomask.nn.gps_stack import GPSStack, plan_with_tokens
-from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
+from pyg_topomask.nn.gps_stack import GPSStack
+from pyg_topomask.nn.graph_attributes import batch_of, check_homogeneous, requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
 from pyg_topomask.nn.norm import apply_norm
+from pyg_topomask.nn.planning import as_learned, of_graph
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.csr import is_sparse
@@ -127,11 +128,21 @@ class GPSNetwork(Explained, Resettable):
         Raises:
             ValueError: If an attribute is missing, or requires a gradient.
         """
-        if self.attends_edges:  # the encoder's output comes with each run
-            width, device = self.layers.channels, graph.edge_index.device
-            edge_attr = torch.zeros(graph.edge_index.size(1), width, device=device).requires_grad_()
-            graph = with_attributes(graph, edge_attr=edge_attr)
-        return plan_with_tokens(self.layers, graph, self.graph_token, None if self.bias_encoder is None else BIAS)
+        check_homogeneous(graph)
+        batch, channels = batch_of(graph), self.layers.channels
+        given = of_graph(graph, batch, (), ("edge_attr",))
+        encoded = {}  # what comes with each run, and may have a gradient
+        if self.attends_edges:
+            encoded["edge_attr"] = batch.new_zeros(graph.edge_index.size(1), channels, dtype=torch.float32)
+        if self.graph_token is not None:
+            with as_learned(self.graph_token, batch.device):
+                nodes, graph = batch.new_empty(batch.numel(), channels), with_attributes(graph, batch=batch)
+                graph = self.graph_token.insert(nodes, graph, len(given["ptr"]) - 1)[1]
+            batch = graph["batch"]
+        if self.bias_encoder is not None:
+            encoded[BIAS] = batch.new_zeros(int(batch.bincount().square().sum()), 1, dtype=torch.float32)
+        graph = with_attributes(graph, **{name: x.requires_grad_() for name, x in encoded.items()})
+        return Plan(given, parts=self.layers.plan(graph, batch).parts)
 
     def forward(self, graph: Data, plan: Plan | None = None) -> Tensor:
         """The head's prediction for a ``Data`` or ``Batch``.
@@ -149,43 +160,29 @@ class GPSNetwork(Explained, Resettable):
 
     def embed(self, graph: Data, plan: Plan | None = None) -> Tensor:
         """The nodes after the last layer, ``[N, C]``, or with ``pool_token`` the tokens, ``[B, C]``."""
-        x, batch = self.node_encoder(graph), graph.get("batch")
-        extra: dict[str, Any] = {}
-        for name, encoder in (("edge_attr", self.edge_encoder), ("pe", self.pe_encoder)):
-            if encoder is not None:
-                extra[name] = encoder(graph)
-        bias = None if self.bias_encoder is None else self.bias_encoder(graph)
-        if self.attends_edges:
-            graph = with_attributes(graph, edge_attr=extra["edge_attr"])
-            if not self.layers.takes("edge_attr"):
-                del extra["edge_attr"]
-        if self.layers.takes("edge_type"):
-            extra["edge_type"] = graph.get("edge_type")
-        num_graphs = count_graphs(graph, batch) if plan is None else plan.num_graphs
-        return self._run_layers(x, graph.edge_index, batch, graph, num_graphs, plan, bias, extra)
+        encoders = {"edge_attr": self.edge_encoder, "pe": self.pe_encoder, BIAS: self.bias_encoder}
+        x, given = self.node_encoder(graph), {name: part(graph) for name, part in encoders.items() if part is not None}
+        of_graph = [BIAS] * (BIAS in given) + ["edge_attr"] * self.attends_edges
+        graph = with_attributes(graph, **{name: given[name] for name in of_graph}) if of_graph else graph
+        given["edge_type"] = graph.get("edge_type")
+        of_convs = {name: x for name, x in given.items() if name != BIAS and self.layers.takes(name)}
+        return self._run_layers(x, graph.edge_index, graph.get("batch"), graph, plan, of_convs)
 
     def _run_layers(
-        self,
-        x: Tensor,
-        edge_index: Adj,
-        batch: Tensor | None,
-        graph: Data | None,
-        num_graphs: int,
-        plan: Plan | None,
-        bias: Tensor | None,
-        conv_kwargs: dict[str, Any],
+        self, x: Tensor, edge_index: Adj, batch: Tensor | None, graph: Any, plan: Plan | None, given: dict[str, Any]
     ) -> Tensor:
-        """The result of `embed` for encoded nodes."""
+        """The result of `embed` for encoded nodes, and arguments that are given to the convolutions."""
+        num_graphs = count_graphs(graph, batch) if plan is None else plan.num_graphs
         x, kept = self.dropout(x), None
         if self.graph_token is not None:
-            given = _graph_for_tokens(edge_index, batch, graph)
-            x, graph, bias, position, tokens = self.graph_token.insert(x, given, num_graphs, bias)
+            graph = _graph_for_tokens(edge_index, batch, graph)
+            bias = None if self.bias_encoder is None else graph[BIAS]
+            x, graph, bias, position, tokens = self.graph_token.insert(x, graph, num_graphs, bias)
+            graph = graph if bias is None else with_attributes(graph, **{BIAS: bias})
             edge_index, batch, kept = graph.edge_index, graph.batch, tokens if self.pool_token else position
-            if conv_kwargs.get("pe") is not None:
-                conv_kwargs["pe"] = among_tokens(conv_kwargs["pe"], position, x.size(0))
-        if bias is not None:
-            graph = with_attributes(graph, **{BIAS: bias})
-        x = self.layers(x, edge_index, batch, graph, num_graphs, plan, **conv_kwargs)
+            if given.get("pe") is not None:
+                given["pe"] = among_tokens(given["pe"], position, x.size(0))
+        x = self.layers(x, edge_index, batch, graph, num_graphs, plan, **given)
         x = apply_norm(self.norm_out, x, batch)
         return x if kept is None else x.index_select(0, kept)
 

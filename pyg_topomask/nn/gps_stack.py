@@ -18,10 +18,9 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import GPSLayer, Part, check_conv_kwargs
-from pyg_topomask.nn.graph_attributes import batch_of, check_homogeneous, graph_of, requirements_of, with_attributes
-from pyg_topomask.nn.graph_token import GraphToken
+from pyg_topomask.nn.graph_attributes import graph_of, requirements_of
 from pyg_topomask.nn.mask.heat import times_read_together
-from pyg_topomask.nn.planning import as_learned, of_graph
+from pyg_topomask.nn.planning import of_graph
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.plan import Plan
@@ -166,27 +165,6 @@ class GPSStack(Explained, Resettable, ModuleList):
                 else:
                     x = result
         return x
-
-
-def plan_with_tokens(layers: GPSStack, graph: Data, token: GraphToken | None, bias: str | None = None) -> Plan:
-    """The plan of a model, whose layers see a graph with tokens, and with a bias of node pairs under a name.
-
-    Raises:
-        TypeError: If ``graph`` is not a homogeneous graph.
-        ValueError: As `GPSStack.plan`.
-    """
-    check_homogeneous(graph)
-    batch = batch_of(graph)
-    given = of_graph(graph, batch, (), ("edge_attr",))
-    if token is not None:
-        with as_learned(token, batch.device):
-            x, graph = batch.new_empty(batch.numel(), layers.channels), with_attributes(graph, batch=batch)
-            graph = token.insert(x, graph, len(given["ptr"]) - 1)[1]
-        batch = graph.batch
-    if bias is not None:
-        pairs = int(batch.bincount().square().sum())
-        graph = with_attributes(graph, **{bias: torch.zeros(pairs, 1, device=batch.device).requires_grad_()})
-    return Plan(given, parts=layers.plan(graph, batch).parts)
 
 
 def _kinds(layer: GPSLayer) -> list[tuple[type, int]]:

@@ -31,7 +31,7 @@ EDGE_MASK = "explained_edges"
 """Attribute with the weights that an explainer gives to the edges."""
 
 
-class PlannedGraph:
+class PlannedGraph(dict[str, Any]):
     """What a plan knows of a graph, read as from a ``Data``.
 
     Args:
@@ -40,25 +40,12 @@ class PlannedGraph:
     """
 
     def __init__(self, values: Mapping[str, Any], num_nodes: int) -> None:
-        self.values, self.num_nodes = values, num_nodes
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """An attribute, or ``default``."""
-        return self.values.get(name, default)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.values
-
-    def keys(self) -> list[str]:
-        """Names of the attributes."""
-        return list(self.values)
+        super().__init__(values)
+        self.num_nodes = num_nodes
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes."""
-        return dict(self.values)
+        return dict(self)
 
 
 def count_nodes(graph: Any) -> int:
@@ -202,7 +189,7 @@ def with_attributes(graph: Any, **attributes: Any) -> Any:
     """A graph with further or other attributes; the given one is not changed."""
     if isinstance(graph, PlannedGraph):
         nodes = attributes.pop("num_nodes", graph.num_nodes)
-        return PlannedGraph({**graph.values, **attributes}, nodes)
+        return PlannedGraph({**graph, **attributes}, nodes)
     changed = Data()  # torch.compile can trace neither copy(graph) nor arguments of Data
     for name in graph.keys():  # noqa: SIM118
         changed[name] = graph[name]
