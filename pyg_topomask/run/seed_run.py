@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from torch_geometric.data import Data
 
 from pyg_topomask import __version__
-from pyg_topomask.loader import collate
+from pyg_topomask.loader import Buckets, collate
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.distributed import is_main, world_size
@@ -133,8 +133,6 @@ class SeedRun:
     ) -> Numbers:
         """Train from the epoch ``start``, and return the test metrics of the best epoch."""
         train, val, test = loaders(self.serving, splits, self.seed, pin_memory=uses_cuda(self.training))
-        if module.plans and train.collate_fn is collate:  # the copy stays on the CPU, where workers can read it
-            train.collate_fn = partial(collate, plan=copy.deepcopy(module.model))
         if hasattr(train.sampler, "set_epoch"):
             train.sampler.set_epoch(start)
         walks, stopping = self._redraw_walks(train.dataset), early_stopping(self.training)
@@ -145,6 +143,9 @@ class SeedRun:
             more: dict[str, Any] = {"logger": [*own, *self.loggers], "default_root_dir": self.folder}
             trainer = build_trainer(self.training, callbacks=callbacks, **more)
             trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
+            if module.plans and train.collate_fn is collate:  # the copy stays on the CPU, where workers can read it
+                buckets = Buckets() if self.training.cuda_graphs else None
+                train.collate_fn = partial(collate, plan=copy.deepcopy(module.model), buckets=buckets)
             self._fit(partial(trainer.fit, module, train, val), recorder, start > 0)
             self._load_best(module, recorder.best_epoch)
             trainer.test(module, test, verbose=False)

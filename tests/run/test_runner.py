@@ -216,7 +216,9 @@ def test_a_compiled_model_is_the_one_that_is_called(tiny, tmp_path, monkeypatch)
         )[1]
 
     monkeypatch.setattr(torch, "compile", traced)
-    plain, compiled = (run_config(tiny, tmp_path / x, overrides=[f"compile={x}"])["metrics"] for x in ("false", "true"))
+    plain, compiled = (
+        run_config(tiny, tmp_path / x, overrides=[f"train.compile={x}"])["metrics"] for x in ("false", "true")
+    )
     assert plain.keys() == compiled.keys()
     settings = {"dynamic": True, "fullgraph": True}
     assert calls.count((settings, True, True)) == 4 * 3  # with plans of the loader
@@ -229,8 +231,8 @@ def test_a_compiled_model_is_the_one_that_is_called(tiny, tmp_path, monkeypatch)
 def test_a_model_that_cannot_be_compiled_in_one_graph(tiny, tmp_path, monkeypatch):
     compiler = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **settings: compiler(model, backend="eager", **settings))
-    with pytest.raises(RunError, match=r"compile: torch cannot compile the model \(.+\); set it to false"):
-        run_config(tiny, tmp_path, overrides=["compile=true", "share.gradient_checkpointing=true"])
+    with pytest.raises(RunError, match=r"train.compile: torch cannot compile the model \(.+\); set it to false"):
+        run_config(tiny, tmp_path, overrides=["train.compile=true", "share.gradient_checkpointing=true"])
 
 
 @pytest.mark.slow

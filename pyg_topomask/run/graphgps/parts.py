@@ -239,7 +239,8 @@ def training_of(config: Config) -> Training:
         auxiliary=config.loss_weight,
         accelerator=config.accelerator,
         precision=config.precision,
-        compile=config.compile,
+        compile=train.compile,
+        cuda_graphs=train.cuda_graphs,
         inference=train.is_inference,
         submission=train.mode == "PCQM4Mv2-inference",
     )

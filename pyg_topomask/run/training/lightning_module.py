@@ -17,11 +17,13 @@ from torch_geometric.data import Data
 
 from pyg_topomask import __version__
 from pyg_topomask.checks import NonFiniteError
+from pyg_topomask.loader import unpadded
 from pyg_topomask.nn import auxiliary_loss
 from pyg_topomask.run.data.loaders import Sizes, Splits
 from pyg_topomask.run.data.source import Source
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.task import PARTS, Task
+from pyg_topomask.run.training.captured import Captured
 from pyg_topomask.run.training.checkpoint import FORMAT, OURS
 from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.metrics import build_metrics
@@ -58,9 +60,13 @@ class GraphModule(pl.LightningModule):
         super().__init__()
         self.data_format, self.source, self.call = data_format, source, call
         self.model, self.settings, self.task = model, training, task
-        self.plans = training.compile and hasattr(model, "plan")
+        self.plans = (training.compile or training.cuda_graphs) and hasattr(model, "plan")
         called = torch.compile(model, dynamic=True, fullgraph=self.plans) if training.compile else model
         self._called: Any = [called]  # no second submodule
+        self._captured = Captured(called, call) if training.cuda_graphs else None
+        if training.cuda_graphs and (source.serving.sampler != "full_batch" or not self.plans):
+            needed = "a model with a method plan(batch), and train.sampler: full_batch"
+            raise RunError(f"train.cuda_graphs: it needs {needed}; set it to false")
         built = {part: build_metrics(task, training.metric) for part in PARTS}
         built["train"].pop("links", None)  # too expensive in training, because ranks need the scores of all pairs
         self.metrics = ModuleDict({f"{part}_metrics": ModuleDict(metrics) for part, metrics in built.items()})
@@ -74,7 +80,10 @@ class GraphModule(pl.LightningModule):
         if not self.plans:
             return self.call(self._called[0], data)
         model: Any = self.model
-        planned: Any = partial(self._called[0], plan=data["plan"] if "plan" in data else model.plan(data))
+        plan = data["plan"] if "plan" in data else model.plan(data)
+        if self._captured is not None and self.training:
+            return self._captured(data, plan)
+        planned: Any = partial(self._called[0], plan=plan)
         return self.call(planned, data)
 
     def _predict(self, data: Data) -> Tensor:
@@ -93,7 +102,7 @@ class GraphModule(pl.LightningModule):
             if not type(error).__module__.startswith("torch._dynamo"):
                 raise
             reason = str(error).strip().partition("\n")[0]
-            raise RunError(f"compile: torch cannot compile the model ({reason}); set it to false") from error
+            raise RunError(f"train.compile: torch cannot compile the model ({reason}); set it to false") from error
         return self.task.shaped(prediction)
 
     def _diverged(self, what: str) -> RunError:
@@ -112,6 +121,9 @@ class GraphModule(pl.LightningModule):
             pairs, data = candidates(data), copy.copy(data)
             data.edge_label_index = torch.cat([data.edge_label_index, pairs.edge_index], dim=1)
         prediction = self._predict(data)
+        if "real_graphs" in data:
+            data = unpadded(data)
+            prediction = prediction[: data.num_graphs if self.task.level == "graph" else self.task.count(data)]
         if pairs is not None:
             count = prediction.size(0) - pairs.link.numel()
             metrics["links"].update(prediction[count:].detach(), pairs)
@@ -140,7 +152,8 @@ class GraphModule(pl.LightningModule):
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
         """Loss of one batch times ``accumulation``: Lightning divides by it, but GraphGPS sums gradients."""
         loss = self._step(batch, "train")
-        loss = loss + self.settings.auxiliary * auxiliary_loss(self.model)
+        auxiliary = auxiliary_loss(self.model) if self._captured is None else self._captured.auxiliary
+        loss = loss + self.settings.auxiliary * auxiliary
         return loss * self.settings.accumulation
 
     def validation_step(self, batch: Data, batch_idx: int) -> None:

@@ -42,6 +42,8 @@ class Training:
         precision: ``"32-true"``, ``"64-true"``, ``"bf16-mixed"`` or ``"16-mixed"``.
         compile: Whether torch.compile compiles the model. One with a method ``plan(batch)`` becomes one graph, and the
             loader makes plans; others are compiled in parts.
+        cuda_graphs: Whether forward and backward passes of the training are captured in CUDA graphs, one for each size
+            of batches, which are padded to few sizes.
         inference: Whether the model is only evaluated, on all three sets.
         submission: Whether an evaluation also writes predictions in OGB's format for PCQM4Mv2.
     """
@@ -60,6 +62,7 @@ class Training:
     accelerator: Any = "auto"
     precision: Any = "32-true"
     compile: bool = False
+    cuda_graphs: bool = False
     inference: bool = False
     submission: bool = False
 

@@ -26,14 +26,28 @@ def uses_cuda(training: Training) -> bool:
 
 def device_problems(training: Training) -> list[tuple[str, str]]:
     """What the devices of this machine lack for the training, as pairs (key, message)."""
-    if uses_cuda(training):
-        return []
     problems = []
+    if training.cuda_graphs:
+        problems += [("train.cuda_graphs", f"{reason}; set it to false") for reason in _no_cuda_graphs(training)]
+    if uses_cuda(training):
+        return problems
     if training.accelerator in ("cuda", "gpu"):
         problems.append(("accelerator", "there is no CUDA device; use cpu or auto"))
     elif training.precision == "16-mixed":  # Lightning would train in bf16-mixed instead
         problems.append(("precision", "16-mixed needs a CUDA device; use bf16-mixed or 32-true"))
     return problems
+
+
+def _no_cuda_graphs(training: Training) -> Iterator[str]:
+    """Why the training cannot be captured."""
+    if not uses_cuda(training):
+        yield "there is no CUDA device"
+    if "mixed" in training.precision:
+        yield f"captured steps need precision 32-true or 64-true (got {training.precision})"
+    if training.accumulation > 1:
+        yield f"each step overwrites the gradients of the last (got optim.batch_accumulation {training.accumulation})"
+    if world_size() > 1:
+        yield f"captured steps run in one process (got {world_size()})"
 
 
 class CheckpointFiles(TorchCheckpointIO):

@@ -153,7 +153,7 @@ def _explain(error: Any) -> tuple[str, str]:
     if kind == "invalid_key":
         return ".".join([*error["loc"][:-1], str(given)]), "a key must be a name"
     if kind == "extra_forbidden":
-        return key, "unknown key." + _suggest_key(key)
+        return key, "moved to train.compile" if key == "compile" else "unknown key." + _suggest_key(key)
     if kind == "missing":
         return key, "this key is required"
     if kind == "literal_error":

@@ -100,8 +100,6 @@ class Config(Section):
     """Always 1; use `torchrun` to start several processes."""
     precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
     """Floating-point precision: single, double, or mixed with half precision."""
-    compile: bool = False
-    """Compile the model with torch.compile, in one graph; what depends on a batch alone is planned in loaders."""
     tensorboard_each_run: bool = False
     """Also write the curves of each seed for TensorBoard."""
     dataset: DatasetConfig

@@ -41,6 +41,11 @@ class TrainConfig(Section):
     shuffle: bool = True
     """Whether the training graphs, or parts of one graph, are shuffled in each epoch. Read if there are several graphs,
     or parts of one are sampled."""
+    compile: bool = False
+    """Compile the model with torch.compile, in one graph; what depends on a batch alone is planned in loaders."""
+    cuda_graphs: bool = False
+    """Capture forward and backward passes of the training in CUDA graphs, one for each size of batches, which are
+    padded to few sizes. It needs a CUDA device."""
     eval_period: Size = 1
     """Number of epochs between evaluations on the validation set."""
     ckpt_period: Size = 10

@@ -81,6 +81,7 @@ def test_suggestions(tiny, key, suggestion):
         ("optim: {base_lr: 1}\n", r"dataset: this key is required"),
         (f"a: {DEEP}", "nested too deeply"),
         ("seed: !!python/object/apply:os.system [exit]", "could not determine a constructor"),
+        (DATA + "compile: true\n", "compile: moved to train.compile"),
         (f"{DATA}x: &x {{y: *x}}", "line 2: x: unknown key"),
         (f"{DATA}seed: 0x{'f' * 9000}", r"line 2, column 7: .*a number has 9002 characters; at most 400 are allowed"),
         (f"{DATA}topomask: {{lengths: [.5, x]}}", r"line 2: topomask\.lengths: .*\(got 'x'\)"),
