@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         import_modules(arguments.modules)
         with storage_errors():
-            return _command(arguments.command)(arguments, rest)
+            return _command(arguments.command)(arguments, rest) or 0
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -49,8 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _command(name: str) -> Callable[..., int]:
-    """The function of a command, imported without collecting garbage: there is none, and looking takes a second."""
+def _command(name: str) -> Callable[..., int | None]:
+    """The function of a command, whose exit code is 0 unless it returns another.
+
+    It is imported without collecting garbage: there is none, and looking takes a second.
+    """
     gc.disable()
     try:
         return import_module(f"pyg_topomask.run.commands.{name}").main

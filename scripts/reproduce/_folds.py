@@ -24,6 +24,7 @@ from _tables import (
     positive,
     read_curve,
     read_options,
+    start,
     store,
     table_parser,
     warmup_of,
@@ -321,6 +322,10 @@ class Comparison:
         """All methods, and the one of equal time."""
         return [*self.methods, *([f"{self.longer}{DEAREST}"] if self.longer else [])]
 
+    def start(self) -> None:
+        """Do this as a script, whose errors are one line."""
+        start(self.main)
+
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Make the first run of every row of a data set, then the second, and so on. Draw a plot at the end.
 
@@ -355,8 +360,8 @@ class Comparison:
 
     def _fill(self, report: dict[str, Any], dataset: str, run: int, options: argparse.Namespace) -> None:
         """Make one run of every row. Write the report after each."""
-        for key, start in self._planned(dataset, options.methods):
-            row = report["rows"].get(key, dict(start))
+        for key, empty in self._planned(dataset, options.methods):
+            row = report["rows"].get(key, dict(empty))
             if len(row.get("test", [])) > run:
                 continue
             planned = epochs = options.epochs or self.epochs[dataset]

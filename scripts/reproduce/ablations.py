@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from _folds import Comparison, errica_fold, gap_to, planned, run_once
-from _tables import CONFIGS, start
+from _tables import CONFIGS
 
 
 class Method(NamedTuple):
@@ -131,4 +131,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

@@ -20,7 +20,6 @@ import torch
 from _fitting import begin, num_parameters
 from _folds import Comparison
 from _gkat import loss_and_accuracy, train_until_flat
-from _tables import start
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cross_entropy, dropout, elu
@@ -130,4 +129,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

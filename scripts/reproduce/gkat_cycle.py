@@ -8,7 +8,6 @@ the time of GKAT, as in gkat_motif.py. The same command continues an interrupted
 """
 
 from _gkat import CYCLE, GAT_HEADS, METHODS, comparison
-from _tables import start
 
 DEPTHS = ["", *(f", {layers} layers" for layers in GAT_HEADS if layers > 2)]
 ROWS = ["GKAT", *(f"{method}{depth}" for method in METHODS[1:] for depth in DEPTHS)]
@@ -16,4 +15,4 @@ COMPARISON = comparison(__doc__, "gkat_cycle", [CYCLE.name], ROWS)
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

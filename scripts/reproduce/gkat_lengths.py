@@ -8,10 +8,9 @@ continues an interrupted one and keeps finished runs.
 """
 
 from _gkat import LENGTHS, comparison
-from _tables import start
 
 COMPARISON = comparison(__doc__, "gkat_lengths", [task.name for task in LENGTHS], ["GKAT"])
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

@@ -12,10 +12,9 @@ The same command continues an interrupted one and keeps finished runs.
 """
 
 from _gkat import METHODS, TASKS, comparison
-from _tables import start
 
 COMPARISON = comparison(__doc__, "gkat_motif", TASKS, [*METHODS, "GKAT-0"])
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

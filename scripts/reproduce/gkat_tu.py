@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, errica_fold, run_once
-from _tables import CONFIGS, start
+from _tables import CONFIGS
 
 PUBLISHED = {
     "proteins": "75.8 ± 3.8",
@@ -55,4 +55,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

@@ -37,7 +37,6 @@ from _images import (
     load_digits,
     train_images,
 )
-from _tables import start
 from torch.nn import Module
 
 from pyg_topomask.nn import GRFAttention, MaskedAttention, PowerSeriesMask, ToeplitzMask
@@ -151,4 +150,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

@@ -18,7 +18,7 @@ from typing import Any
 
 from _fitting import mean_and_spread
 from _folds import Comparison, planned, run_once
-from _tables import CONFIGS, start
+from _tables import CONFIGS
 
 METHODS = {
     "GRF": [],
@@ -55,4 +55,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from _fitting import begin, fit_graphs, gin, mean_and_spread, predict
 from _folds import Comparison
-from _tables import start
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import mse_loss
@@ -157,4 +156,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

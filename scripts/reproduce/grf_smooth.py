@@ -29,7 +29,7 @@ from unittest.mock import patch
 from _fitting import begin
 from _folds import Comparison, run_folder, run_once, schedule
 from _images import CLASSES, HEADS, WIDTH, Grids, ImageModel, load_digits, train_images
-from _tables import CONFIGS, start
+from _tables import CONFIGS
 from torch import Tensor, finfo, int64
 from torch.nn import functional
 from torch_geometric.utils import scatter
@@ -158,4 +158,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

@@ -15,7 +15,7 @@ from typing import Any
 
 import moses
 from _folds import Comparison, planned, run_once
-from _tables import CONFIGS, start
+from _tables import CONFIGS
 from molecules import METHODS
 
 RATES = {"as the model": None, "1": 1.0, "5": 5.0, "25": 25.0, "100": 100.0}
@@ -66,4 +66,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

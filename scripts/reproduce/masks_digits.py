@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, planned, run_once
-from _tables import CONFIGS, start
+from _tables import CONFIGS
 
 CONFIG = CONFIGS / "masked" / "digits-toeplitz.yaml"
 UNMASKED = ["topomask.mask=none"]
@@ -54,4 +54,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

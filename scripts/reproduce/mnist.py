@@ -38,7 +38,6 @@ from _images import (
     load_mnist_10k,
     train_images,
 )
-from _tables import start
 from torch.nn import Module
 
 from pyg_topomask.nn import GRFMask, GridHeatMask, HopMask, MaskedAttention, ToeplitzMask
@@ -116,4 +115,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

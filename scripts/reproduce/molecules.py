@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from _folds import Comparison, gap_to, planned, run_once
-from _tables import CONFIGS, start
+from _tables import CONFIGS
 
 
 class DataSet(NamedTuple):
@@ -96,4 +96,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

@@ -31,7 +31,6 @@ from typing import Any
 import torch
 from _fitting import begin, fit_graphs, mlp, num_parameters
 from _folds import DEAREST, Comparison
-from _tables import start
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import l1_loss
@@ -171,4 +170,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

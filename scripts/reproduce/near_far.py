@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from _fitting import begin, fit_graphs, gin
 from _folds import Comparison
-from _tables import start
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import mse_loss
@@ -105,4 +104,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

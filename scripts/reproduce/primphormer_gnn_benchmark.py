@@ -7,7 +7,6 @@ Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick | --results 
 """
 
 from _primphormer import Published, comparison
-from _tables import start
 
 TABLE = {
     "cifar10": Published("accuracy", {"Primphormer": "74.13 ± 0.241"}),
@@ -21,4 +20,4 @@ COMPARISON = comparison(__doc__, "primphormer_gnn_benchmark", TABLE)
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

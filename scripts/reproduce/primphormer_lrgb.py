@@ -11,7 +11,6 @@ Run: python scripts/reproduce/primphormer_lrgb.py [--quick | --results docs/resu
 """
 
 from _primphormer import Published, comparison
-from _tables import start
 
 
 def published(metric: str, *figures: str) -> Published:
@@ -32,4 +31,4 @@ COMPARISON = comparison(__doc__, "primphormer_lrgb", TABLE)
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from _fitting import begin, fit_graphs
 from _folds import Comparison
-from _tables import start
 from near_far import relative_error
 from torch import Tensor
 from torch.nn.functional import mse_loss, normalize
@@ -129,4 +128,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

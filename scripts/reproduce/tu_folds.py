@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, errica_fold, gap_to, run_once, schedule
-from _tables import CONFIGS, start
+from _tables import CONFIGS
 
 METHODS = {
     "baseline": ["gt.layer_type=None+None"],
@@ -128,4 +128,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    start(COMPARISON.main)
+    COMPARISON.start()

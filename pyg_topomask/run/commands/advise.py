@@ -39,13 +39,12 @@ _PATIENCE = 120.0  # seconds that a trial may take in addition to ten times its 
 _SAFETY = 0.8  # share of the available memory that a trial may take
 
 
-def main(arguments: Namespace, overrides: Sequence[str]) -> int:
+def main(arguments: Namespace, overrides: Sequence[str]) -> None:
     """Run the command."""
     given = arguments.source, arguments.attention, arguments.seconds, overrides, arguments.modules
     with Display(error_output()) as display:
         found = advise(*given, display)
     standard_output().print(as_text(found))
-    return 0
 
 
 @storage_errors()

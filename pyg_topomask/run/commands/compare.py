@@ -61,7 +61,7 @@ class Comparison:
         return [line, *self.notes]
 
 
-def main(arguments: Namespace, rest: list[str]) -> int:
+def main(arguments: Namespace, rest: list[str]) -> None:
     """Run the command."""
     comparison = compare(find_runs(arguments.runs, arguments.baseline))
     console, (validation, test, costs) = standard_output(), tables(comparison)
@@ -69,7 +69,6 @@ def main(arguments: Namespace, rest: list[str]) -> int:
     console.print(titled_table(title, validation, "\n".join(comparison.caption)))
     console.print(titled_table("Test, at the same epochs: choose by validation alone", test, ""))
     console.print(titled_table("Costs", costs, ""))
-    return 0
 
 
 def find_runs(sources: Sequence[str | Path], baseline: str | Path | None = None) -> list[FinishedRun]:

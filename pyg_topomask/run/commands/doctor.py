@@ -24,7 +24,7 @@ PACKAGES = {
 THREADS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
-def main(arguments: Namespace, rest: list[str]) -> int:
+def main(arguments: Namespace, rest: list[str]) -> None:
     """Run the command."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -32,7 +32,6 @@ def main(arguments: Namespace, rest: list[str]) -> int:
     found = advice(os.environ, cores, load, torch.get_num_threads(), known)
     print("\n".join(f"{name:<10} {text}" for name, text in known.items()))
     print("\nWhat to set\n" + "\n".join(f"- {line}" for line in found or ["Nothing: all is well."]))
-    return 0
 
 
 def facts(cores: int, load: float) -> dict[str, str]:

@@ -26,13 +26,12 @@ _CAPTION = """\
 An upper bound for models whose attention reads only node features; attention with a mask may distinguish more pairs."""
 
 
-def main(arguments: Namespace, overrides: Sequence[str]) -> int:
+def main(arguments: Namespace, overrides: Sequence[str]) -> None:
     """Run the command."""
     names = ("config", "encoding", "size", "limit", "rounds")
     with Display(error_output()) as display, display.working("comparing graphs"):
         report = measure(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
     standard_output().print(expressivity_table(report, arguments.encoding, Path(arguments.config).stem))
-    return 0
 
 
 def measure(

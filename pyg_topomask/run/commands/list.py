@@ -15,13 +15,13 @@ NAMES = Path(__file__).with_name("names.txt")
 """What :func:`names` returns for this package, written down so that the list needs no torch; a test compares them."""
 
 
-def main(arguments: Namespace, rest: list[str]) -> int:
+def main(arguments: Namespace, rest: list[str]) -> None:
     """Run the command."""
     if arguments.kind == "keys":
         from pyg_topomask.run.graphgps.reference import reference_text
 
         print(reference_text())
-        return 0
+        return
     # Only a module that imports torch can register a name.
     text = names() if "torch" in sys.modules else NAMES.read_text(encoding="utf-8")
     tables = {table.partition("\n")[0]: table for table in text.rstrip().split("\n\n")}
@@ -29,7 +29,6 @@ def main(arguments: Namespace, rest: list[str]) -> int:
         kinds, kind = [*tables, "keys"], arguments.kind
         raise RunError(f"list: no kind is called {kind!r}; there are {', '.join(kinds)}." + did_you_mean(kind, kinds))
     print(text.rstrip() if arguments.kind is None else tables[arguments.kind])
-    return 0
 
 
 def names() -> str:

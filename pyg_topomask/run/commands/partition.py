@@ -13,7 +13,7 @@ from pyg_topomask.data.disk import node_blocks, with_arrays
 from pyg_topomask.run.errors import RunError
 
 
-def main(arguments: Namespace, rest: list[str]) -> int:
+def main(arguments: Namespace, rest: list[str]) -> None:
     """Run the command."""
     source, out = Path(arguments.source).expanduser(), Path(arguments.out).expanduser()
     if not source.exists():
@@ -30,7 +30,6 @@ def main(arguments: Namespace, rest: list[str]) -> int:
     except (ValueError, OSError, ImportError) as error:
         raise RunError(str(error)) from None
     print(f"{out}: {arguments.parts} parts, {cut:.1%} of the edges are between parts")
-    return 0
 
 
 def write(graph: DiskGraph, num_parts: int, out: Path, method: str) -> float:

@@ -15,7 +15,7 @@ from pyg_topomask.run.walk_shards import prepare, write_shards
 from pyg_topomask.transforms import AddRandomWalks
 
 
-def main(arguments: Namespace, overrides: Sequence[str]) -> int:
+def main(arguments: Namespace, overrides: Sequence[str]) -> None:
     """Run the command."""
     experiment = read_data(arguments.config, overrides)
     if experiment.config.dataset.is_on_disk:
@@ -39,4 +39,3 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
         raise RunError(str(error)) from None
     made = write_shards(folder, shards, arguments.engine, arguments.workers or os.cpu_count() or 1)
     print(f"{folder}: {shards} shards of walks, of which {made} were made now")
-    return 0

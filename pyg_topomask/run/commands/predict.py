@@ -46,13 +46,12 @@ class Items(NamedTuple):
     in_parts: bool = False
 
 
-def main(arguments: Namespace, rest: list[str]) -> int:
+def main(arguments: Namespace, rest: list[str]) -> None:
     """Run the command."""
     out = None if arguments.out is None else output_path(arguments.out)
     with Display(error_output()) as display:
         text = predict(arguments.run, arguments.data, display)
     print(text if out is None else f"{write_output(out, text)}\n", end="")
-    return 0
 
 
 def predict(folder: str | Path, data: str = "test", display: Display | None = None) -> str:

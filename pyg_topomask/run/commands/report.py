@@ -30,13 +30,12 @@ img { max-width: 100% } pre { font-size: 13px; background: #f6f6f6; padding: 1em
 """
 
 
-def main(arguments: Namespace, rest: list[str]) -> int:
+def main(arguments: Namespace, rest: list[str]) -> None:
     """Run the command."""
     out = output_path(arguments.out)
     with Display(error_output()) as display, display.working("writing the report"):
         text = report(arguments.run)
     print(write_output(out, text))
-    return 0
 
 
 def report(folder: str | Path) -> str:

@@ -13,7 +13,7 @@ from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import summary_table
 
 
-def main(arguments: Namespace, overrides: Sequence[str]) -> int:
+def main(arguments: Namespace, overrides: Sequence[str]) -> None:
     """Run the command."""
     if arguments.data is not None:
         path = Path(arguments.data)
@@ -23,4 +23,3 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
         summary = run_config(arguments.config, arguments.out, arguments.repeat, overrides, display=display)
     display.console.print(summary_table(summary))
     display.say(f"results: {summary['folder']}")
-    return 0

@@ -142,7 +142,7 @@ class View:
         return NoPictureError(f"the picture '{kind}' needs {needed}, {example}{''.join(others)}")
 
 
-def main(arguments: Namespace, overrides: Sequence[str]) -> int:
+def main(arguments: Namespace, overrides: Sequence[str]) -> None:
     """Run the command."""
     names = ("config", "graph", "layer", "head", "node", "checkpoint")
     place = {name: getattr(arguments, name) for name in names} | {"overrides": overrides}
@@ -158,7 +158,6 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> int:
         with Display(error_output()) as display, display.working("drawing"):
             figure = _draw(arguments.kind, view, arguments.graph)
         print(write_output(out, figure))
-    return 0
 
 
 def picture(kind: str, config: str | Path, **place: Any) -> Figure:
