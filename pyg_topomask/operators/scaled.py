@@ -8,7 +8,8 @@ from torch import Tensor
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, product_by_head
 from pyg_topomask.ops.attention.mask import DenseBlocks, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, group_rows
-from pyg_topomask.ops.memo import kept_property, outside_transforms
+from pyg_topomask.ops.memo import kept_property
+from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
 from pyg_topomask.ops.segment import check_batch, segment_max
 from pyg_topomask.ops.sparse import Pattern
@@ -180,7 +181,7 @@ class ConstantOperator(WrappedOperator):
 
     @kept_property
     def bound(self) -> ConstantOperator:
-        with torch.no_grad(), outside_transforms():
+        with torch.no_grad():
             bound = self.operator.bound
         return self if bound is self.operator else ConstantOperator(bound)
 
@@ -197,7 +198,7 @@ class ConstantOperator(WrappedOperator):
     def _pairs(self) -> tuple[Pattern, Tensor]:
         support = self.operator.support
         assert support is not None
-        with torch.no_grad(), outside_transforms():
+        with torch.no_grad():
             pattern, entries = support.pairs(None)
             return pattern, evaluate(entries)
 
@@ -209,8 +210,11 @@ class ConstantOperator(WrappedOperator):
     @torch.inference_mode(False)
     def _kept_blocks(self, layout: BlockLayout, blocks: DenseBlocks) -> list[Tensor]:
         if self._blocks is None or self._blocks[0] is not layout:
-            with torch.no_grad(), outside_transforms():
-                self._blocks = layout, [block.contiguous() for block in blocks.make(layout)]
+            with torch.no_grad():
+                made = [block.contiguous() for block in blocks.make(layout)]
+            if is_transformed():  # they belong to the transform
+                return made
+            self._blocks = layout, made
         return self._blocks[1]
 
     def to_dense(self) -> Tensor:

@@ -14,7 +14,7 @@ from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks, Rows, Support
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.csr import check_edges
-from pyg_topomask.ops.memo import cached, is_learned, kept_property, outside_transforms
+from pyg_topomask.ops.memo import cached, is_learned, kept_property
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
@@ -136,8 +136,7 @@ class SparseFactorOperator(MaskOperator):
     @kept_property
     def _constant_pairs(self) -> tuple[Pattern, Tensor]:
         left, right = self.factor_pair
-        with outside_transforms():
-            return sparse_product(left.pattern, left.value, right.pattern, right.value)
+        return sparse_product(left.pattern, left.value, right.pattern, right.value)
 
     def _list_pairs(self, rows: Rows | None) -> tuple[Pattern, Tensor]:
         if rows is not None:

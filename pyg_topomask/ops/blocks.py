@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import readable
-from pyg_topomask.ops.memo import kept_property, once_per_batch, outside_transforms
+from pyg_topomask.ops.memo import kept_property, once_per_batch, outside
 from pyg_topomask.ops.segment import SizeGroups, size_groups
 
 Triples = tuple[Tensor, Tensor, Tensor]
@@ -50,8 +50,7 @@ class BlockLayout:
                     rows.append([first[graph], self.groups.num_nodes[graph], start, width])
                     start += 0 if one else width**2
                 start += width**2 if one else 0
-            with outside_transforms():
-                self._tables[key] = torch.tensor(rows, dtype=torch.int64, device="cpu").view(-1, 4)
+            self._tables[key] = outside(lambda: torch.tensor(rows, dtype=torch.int64, device="cpu").view(-1, 4))
         return self._tables[key]
 
     @kept_property

@@ -23,7 +23,7 @@ class Mapped(torch.autograd.Function):
 
     @classmethod
     def apply(cls, *inputs: Any) -> Any:
-        if torch._C._are_functorch_transforms_active():
+        if is_transformed():
             return super().apply(*inputs)
         # Torch would first look for arguments with defaults, which takes longer than all else in a small call.
         return super(torch.autograd.Function, cls).apply(*inputs)  # type: ignore[misc]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import lru_cache, wraps
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pyg_topomask import plan as plans
+from pyg_topomask.ops.native.loader import is_transformed
 
 Result = TypeVar("Result")
 
@@ -31,6 +32,7 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
     ``tensor.numpy()``, or any write to tensors created under `torch.inference_mode`; after such a write, the old result
     is returned. Write through the tensor itself, or create a new tensor (``tensor.clone()``).
 
+    Within transforms of `torch.func` and in forward mode, results that are known are read, and others are not stored.
     While a CUDA graph is captured, which would keep the results of one batch, only plans answer; other calls raise.
 
     Args:
@@ -53,8 +55,17 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
         key = plans.making(), plans.is_plain(), *of_args
         if key in known and all(alive() is not None for alive in known[key][0]):  # ids may be reused
             return known[key][1]
+        if is_transformed():  # its result belongs to the transform
+            try:
+                return function(*args)
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"{name} is not known of this batch, and torch.func and forward mode cannot compute it "
+                    f"({error.__cause__ or error}): make the plan before, plan = attn.plan(graph), and call "
+                    "attn(x, plan=plan)"
+                ) from error
         # The stored result must not depend on the mode of the first call.
-        with torch.inference_mode(False), torch.autocast(args[0].device.type, enabled=False), outside_transforms():
+        with torch.inference_mode(False), torch.autocast(args[0].device.type, enabled=False):
             result = function(*args)
         for stale in [old for old in known if any(alive() is None for alive in known[old][0])]:
             del known[stale]
@@ -71,15 +82,10 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
         return found(*args)
 
     def found(*args: Any) -> Result:
-        compiling = torch.compiler.is_compiling()
-        if not compiling and (forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None):
-            args = tuple(_plain(x) if isinstance(x, Tensor) and not x.is_floating_point() else x for x in args)
-            if any(is_learned(arg) for arg in args if isinstance(arg, Tensor)):
-                return function(*args)
         for arg in args:
             if isinstance(arg, Tensor) and arg.requires_grad:
                 return function(*args)
-        return (when_compiling if compiling else remembered)(*args)
+        return (when_compiling if torch.compiler.is_compiling() else remembered)(*args)
 
     return call
 
@@ -91,11 +97,11 @@ def once_per_setting(most: int) -> Callable[[Callable[..., Result]], Callable[..
     """
 
     def keep(function: Callable[..., Result]) -> Callable[..., Result]:
-        kept = lru_cache(most)(torch.inference_mode(False)(on_values(function)))
+        kept = lru_cache(most)(torch.inference_mode(False)(function))
 
         @wraps(function)
         def call(*settings: Any) -> Result:
-            return function(*settings) if torch.compiler.is_compiling() else kept(*settings)
+            return function(*settings) if torch.compiler.is_compiling() else outside(kept, *settings)
 
         return call
 
@@ -129,7 +135,7 @@ class cached(Generic[Result]):  # noqa: N801
 class kept_property(cached[Result]):  # noqa: N801
     """A `cached` property whose tensors also serve training if they are first read in inference mode.
 
-    Within nested transforms of `torch.func`, nothing is stored: new tensors belong to them, and have no memory later.
+    Within transforms of `torch.func`, nothing is stored: new tensors belong to them, and have no memory later.
     """
 
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
@@ -137,9 +143,17 @@ class kept_property(cached[Result]):  # noqa: N801
             return super().__get__(instance, owner)
         # A plan keeps the object together with its properties.
         with torch.inference_mode(False), plans.apart() if plans.making() else nullcontext():
-            result = self._found(instance, stays=(torch._C._functorch.maybe_current_level() or 0) <= 1)
+            result = self._found(instance, stays=not is_transformed())
         plans.note(instance, self.name)
         return result
+
+
+def outside(function: Callable[..., Result], *args: Any) -> Result:
+    """The result of a function of numbers, which shall not belong to a transform of `torch.func`: a thread has none."""
+    if not is_transformed():
+        return function(*args)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result()
 
 
 def is_captured(x: Tensor) -> bool:
@@ -149,48 +163,7 @@ def is_captured(x: Tensor) -> bool:
 
 def is_learned(x: Tensor) -> bool:
     """Whether ``x`` may have a derivative: later in a backward pass, or now in forward mode or by `torch.func`."""
-    if x.requires_grad or torch.compiler.is_compiling():
-        return x.requires_grad
-    return is_wrapped(x) or (forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None)
-
-
-def outside_transforms(*tensors: Tensor) -> AbstractContextManager[Any]:
-    """Leave the transforms of `torch.func`, to compute what is stored for longer than they last.
-
-    Inside of them, new tensors belong to the transform. Nothing changes if one of ``tensors`` does so already.
-    """
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is None:
-        return nullcontext()
-    return nullcontext() if any(map(is_wrapped, tensors)) else temporarily_clear_interpreter_stack()
-
-
-def is_wrapped(x: Tensor) -> bool:
-    """Whether a tensor belongs to a transform of `torch.func`, and has no memory of its own."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(x)
-
-
-def on_values(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Call ``function``, whose result has no derivative, with the values of its tensors, outside of transforms."""
-
-    @wraps(function)
-    @torch.no_grad()
-    def call(*args: Any, **settings: Any) -> Result:
-        if torch.compiler.is_compiling():
-            return function(*args, **settings)
-        # Integers stay the same tensors, for which `once_per_batch` knows results.
-        values = [arg.detach() if isinstance(arg, Tensor) and arg.is_floating_point() else arg for arg in args]
-        values = [_plain(arg) if isinstance(arg, Tensor) else arg for arg in values]
-        with outside_transforms():
-            return function(*values, **settings)
-
-    return call
-
-
-def _plain(x: Tensor) -> Tensor:
-    """The values of a tensor that transforms other than `torch.vmap` have wrapped."""
-    while is_wrapped(x) and not torch._C._functorch.is_batchedtensor(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return x
+    return x.requires_grad or (not torch.compiler.is_compiling() and forward_ad.unpack_dual(x).tangent is not None)
 
 
 def _version(tensor: Tensor) -> int:

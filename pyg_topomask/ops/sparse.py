@@ -24,7 +24,8 @@ from pyg_topomask import plan as plans
 from pyg_topomask.checks import readable
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear, Linear
-from pyg_topomask.ops.memo import is_learned, is_wrapped, kept_property, once_per_batch, outside_transforms
+from pyg_topomask.ops.memo import is_learned, kept_property, once_per_batch
+from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.operators import is_mapped
 
 Result = TypeVar("Result")
@@ -115,15 +116,19 @@ class Pattern:
         entries = slice(first, last)
         return Pattern(self.row[entries] - start, self.col[entries], stop - start, self.num_cols), entries
 
+    def scipy(self, value: np.ndarray) -> csr_matrix:
+        """The matrix of these entries ``[nnz]`` for SciPy."""
+        shape = self.num_rows, self.num_cols
+        return csr_matrix((value, to_numpy(self.col), to_numpy(self.rowptr)), shape=shape)
+
     @kept_property
     def row(self) -> Tensor:
         """Row of each entry, int32, shape ``[nnz]``."""
         if torch.compiler.is_compiling():
             entries = torch.arange(self.nnz, device=self.col.device, dtype=self.rowptr.dtype)
             return torch.searchsorted(self.rowptr, entries, right=True, out_int32=True) - 1
-        with outside_transforms(self.rowptr):
-            rows = torch.arange(self.num_rows, device=self.col.device, dtype=torch.int32)
-            return torch.repeat_interleave(rows, self.rowptr.diff(), output_size=self.nnz)
+        rows = torch.arange(self.num_rows, device=self.col.device, dtype=torch.int32)
+        return torch.repeat_interleave(rows, self.rowptr.diff(), output_size=self.nnz)
 
     @property
     def nodes(self) -> tuple[Tensor, Tensor]:
@@ -140,10 +145,15 @@ class Pattern:
     @kept_property
     def transposed(self) -> tuple[Pattern, Tensor]:
         """Pattern of the transposed matrix, and the entry of this pattern for each of its entries, ``[nnz]``."""
-        with outside_transforms(self.rowptr, self.col):
-            order = _order_by_column(self)
-            row, col = (x.index_select(0, order) for x in (self.row, self.col))
-            return Pattern(col, row, self.num_cols, self.num_rows, self.order), order
+        order = _order_by_column(self)
+        row, col = (x.index_select(0, order) for x in (self.row, self.col))
+        return Pattern(col, row, self.num_cols, self.num_rows, self.order), order
+
+
+def to_numpy(x: Tensor) -> np.ndarray:
+    """The values of a tensor. Within transforms of `torch.func`, new tensors have no memory that NumPy could share."""
+    dtype = str(x.dtype).removeprefix("torch.")
+    return np.array(x.tolist(), dtype) if loader.is_transformed() else x.detach().cpu().numpy()
 
 
 def on_host(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -248,14 +258,13 @@ def _order_by_column(pattern: Pattern) -> Tensor:
     500,000 entries.
     """
     col, num_cols = pattern.col, pattern.num_cols
-    if not readable(col) or is_wrapped(col) or col.numel() == 0:
+    if not readable(col) or col.numel() == 0:
         return col.sort(stable=True)[1]
     least, most = col.aminmax()
     if int(least) < 0 or int(most) >= num_cols:
         got = f"{int(least)} to {int(most)}"
         raise ValueError(f"columns of a pattern must lie between 0 and {num_cols - 1} (got {got})")
-    given = np.arange(col.numel()), col.numpy(), pattern.rowptr.numpy()
-    return torch.from_numpy(csr_matrix(given, shape=(pattern.num_rows, num_cols)).tocsc().data)
+    return torch.from_numpy(pattern.scipy(np.arange(col.numel())).tocsc().data)
 
 
 class _Permute(Linear):

@@ -62,12 +62,12 @@ class BlockMeans(CompiledOp):
             ]
             entry = v.new_ones(1, 1, n, n) if blocks[0] is None else blocks[0]
             bound = entry if blocks[1] is None else blocks[1]
-            receivers, *senders = (x[first : first + n].transpose(0, 1)[None] for x in (q, k, v))
+            of_q, of_k, of_v = (x[first : first + n].transpose(0, 1)[None] for x in (q, k, v))
             if topk:
-                order = (senders[0] @ receivers.mT).argsort(dim=-2, descending=True, stable=True)
+                order = (of_k @ of_q.mT).argsort(dim=-2, descending=True, stable=True)
                 best = entry.new_zeros(order.shape).scatter(-2, order[..., :topk, :], 1.0)
                 entry, bound = entry * best, bound * best
-            sums, size = kernel.sums_in_blocks(entry, bound, receivers * scale, *senders)
+            sums, size = kernel.sums_in_blocks(entry, bound, of_q * scale, of_k, of_v)
             found.append(sums[0].transpose(0, 1))
             if errors is not None:
                 norms.append(problem.row_norm(size, bound)[0].transpose(0, 1))  # type: ignore[index]  # there are errors

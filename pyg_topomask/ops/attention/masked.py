@@ -98,6 +98,7 @@ def masked_softmax_attention(
     batch: Tensor | None = None,
     path: str = "auto",
     normalizer: str = "bound",
+    dropout: float = 0.0,
 ) -> Tensor:
     r"""Attention with the exact softmax kernel :math:`K(q_i, k_j) = \exp(q_i \cdot k_j / \sqrt{R})`.
 
@@ -114,6 +115,7 @@ def masked_softmax_attention(
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. The mask itself separates graphs.
         path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``, as in `masked_linear_attention`.
         normalizer: ``"bound"`` or ``"signed"``, as in `masked_linear_attention`.
+        dropout: Probability in [0, 1) of zeroing a normalised weight.
 
     Returns:
         Shape ``[N, H, D]``, with the dtype of ``v``. Rows whose denominator vanishes are zero.
@@ -125,8 +127,9 @@ def masked_softmax_attention(
     """
     check_qkv(q, k, v)
     check_channels(q)
+    check_dropout(dropout)
     (scaled,) = at_least_float32(q)
-    return _attend(Kernel("softmax"), (scaled * q.size(-1) ** -0.5, k, v), mask, batch, path, normalizer)
+    return _attend(Kernel("softmax"), (scaled * q.size(-1) ** -0.5, k, v), mask, batch, path, normalizer, dropout)
 
 
 def masked_additive_attention(

@@ -105,5 +105,4 @@ def with_diagonal(csr: CSR, diagonal: Tensor) -> CSR:
 
 def to_scipy(csr: CSR) -> csr_matrix:
     """The adjacency as a SciPy matrix, float64."""
-    pattern, shape = csr.pattern, (csr.num_nodes, csr.num_nodes)
-    return csr_matrix((csr.weight.numpy(), pattern.col.numpy(), pattern.rowptr.numpy()), shape=shape)
+    return csr.pattern.scipy(csr.weight.numpy())

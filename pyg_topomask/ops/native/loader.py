@@ -66,7 +66,7 @@ def is_transformed() -> bool:
 def is_traced() -> bool:
     """Whether calls are recorded, so that only operators of torch are seen."""
     modes = map(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.__members__.values())
-    return torch.compiler.is_compiling() or any(modes) or bool(torch._C._get_tracing_state())
+    return torch.compiler.is_compiling() or any(modes) or torch.jit.is_tracing()
 
 
 @torch.compiler.assume_constant_result

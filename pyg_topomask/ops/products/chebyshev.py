@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.memo import on_values, once_per_setting
+from pyg_topomask.ops.memo import once_per_setting, outside
 
 # Series of a higher degree are refused: the user hardly intends that many sparse products.
 _MOST_DEGREE = 2**15
@@ -63,7 +63,7 @@ def heat_series(low: np.ndarray, high: np.ndarray, tol: np.ndarray, longest: flo
             f"'time' {longest:.3g} needs a polynomial of degree {bound:.0f}, more than {_MOST_DEGREE}; use a smaller "
             "time, or normalise the edge weights"
         )
-    points, degree = _degrees(half, tol, longest, int(bound))
+    points, degree = outside(_degrees, half, tol, longest, int(bound))
     count = min(degree.max(initial=0), int(bound)) + 1
     nodes = torch.from_numpy(-low[:, None] - points).to(device, non_blocking=True)
     kept = None
@@ -73,7 +73,6 @@ def heat_series(low: np.ndarray, high: np.ndarray, tol: np.ndarray, longest: flo
     return HeatSeries(nodes, kept, nodes.new_empty(0, count) if matrix is None else matrix[:, :count].clone())
 
 
-@on_values
 def _degrees(half: np.ndarray, tol: np.ndarray, longest: float, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Distances of the Chebyshev nodes from the lower end of each interval, ``[U, n + 1]``, and degrees, ``[U]``."""
     points = half[:, None] * _transform(num_nodes, torch.device("cpu"))[0].numpy()

@@ -12,7 +12,7 @@ from pyg_topomask.ops.memo import cached, kept_property
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.segment import ragged_ranges
-from pyg_topomask.ops.sparse import Pattern, row_pointers
+from pyg_topomask.ops.sparse import Pattern, row_pointers, to_numpy
 
 # Rows are reordered if the nodes of a pair are farther apart on average, because products then miss the CPU's caches.
 # For 513,172 pairs of 32,768 nodes, 11,000 apart, this takes 40 ms once. A step took 29 ms instead of 41 ms on a CPU
@@ -121,9 +121,7 @@ def _scipy_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) 
 
 
 def _scipy_matrix(pattern: Pattern, value: Tensor) -> csr_matrix:
-    shape = (pattern.num_rows, pattern.num_cols)
-    (value,) = at_least_float32(value.detach())  # SciPy does not support bfloat16
-    return csr_matrix((value.numpy(), pattern.col.numpy(), pattern.rowptr.numpy()), shape=shape)
+    return pattern.scipy(to_numpy(*at_least_float32(value.detach())))  # SciPy does not support bfloat16
 
 
 def near_pattern(index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor | None]:
@@ -153,8 +151,7 @@ def mean_distance(row: Tensor, col: Tensor) -> float:
 
 def nearby_order(pattern: Pattern) -> Tensor:
     """Order of the nodes in which the nodes of a pair are close to each other, by reverse Cuthill-McKee, ``[N]``."""
-    given = np.ones(pattern.nnz, dtype=np.int8), pattern.col.numpy(), pattern.rowptr.numpy()
-    adjacency = csr_matrix(given, shape=(pattern.num_rows, pattern.num_cols))
+    adjacency = pattern.scipy(np.ones(pattern.nnz, dtype=np.int8))
     return torch.from_numpy(reverse_cuthill_mckee(adjacency).astype(np.int64))
 
 
@@ -163,8 +160,8 @@ def _reordered(pattern: Pattern, order: Tensor, place: Tensor) -> tuple[Pattern,
 
     Two transpositions sort by counting: the first one by column, the second one by row.
     """
-    places, size = place.int().numpy(), (pattern.num_rows, pattern.num_cols)
-    given = np.arange(pattern.nnz), places[pattern.col.numpy()], pattern.rowptr.numpy()
+    places, size = to_numpy(place.int()), (pattern.num_rows, pattern.num_cols)
+    given = np.arange(pattern.nnz), places[to_numpy(pattern.col)], to_numpy(pattern.rowptr)
     by_column = csr_matrix(given, shape=size).tocsc()
     by_row = csc_matrix((by_column.data, places[by_column.indices], by_column.indptr), shape=size).tocsr()
     rowptr, col = (torch.from_numpy(x).int() for x in (by_row.indptr, by_row.indices))

@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from pyg_topomask.checks import holds
 from pyg_topomask.ops.csr import check_edges
-from pyg_topomask.ops.memo import on_values, once_per_batch
-from pyg_topomask.ops.sparse import Pattern, on_host, spmm
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.sparse import Pattern, on_host, spmm, to_numpy
 
 LAPLACIANS = ("combinatorial", "normalized", "random_walk", "adjacency")
 
@@ -61,8 +60,8 @@ def edge_pattern(edge_index: Tensor, num_nodes: int) -> EdgePattern:
     row, col = edge_index.long()
     node = torch.arange(num_nodes, device=row.device)
     pattern, entry = Pattern.merge(torch.cat([row, node, col]), torch.cat([col, node, row]), num_nodes, num_nodes)
-    links = (np.ones(pattern.nnz, np.int8), pattern.col.cpu().numpy(), pattern.rowptr.cpu().numpy())
-    count, label = connected_components(csr_matrix(links, (num_nodes, num_nodes)), False) if num_nodes else (0, [])
+    links = pattern.scipy(np.ones(pattern.nnz, np.int8))
+    count, label = connected_components(links, False) if num_nodes else (0, [])
     component = torch.as_tensor(label, dtype=torch.int64, device=row.device)
     edge, diagonal, _ = entry.split([row.numel(), num_nodes, row.numel()])
     return EdgePattern(pattern, edge.clone(), diagonal.clone(), component, int(count))
@@ -106,19 +105,19 @@ def heat_generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | Non
     return Generator(pattern, value, root, interval, bounds)
 
 
-@on_values
+@torch.no_grad()
 def _intervals(
     adj: Tensor, value: Tensor, root: Tensor | None, edges: EdgePattern, laplacian: str
 ) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
     """The distinct `Generator.bounds` of components; the interval of each node, and its scale and centre, ``[N]``."""
-    ends = _interval(edges, adj, value, laplacian)
-    condition = torch.ones_like(ends[0]) if root is None else _condition(edges, root)
+    ends = _interval(edges, adj.detach(), value.detach(), laplacian)
+    condition = torch.ones_like(ends[0]) if root is None else _condition(edges, root.detach())
     bounds, index = torch.unique(torch.stack([*ends, condition]), dim=1, return_inverse=True)
     low, high = bounds[:2]
     scale = torch.where(high > low, 2 / (high - low), 0)
     centre = torch.where(high > low, (high + low) / (high - low), 1)
     interval = index.index_select(0, edges.component)
-    return bounds.cpu().numpy(), interval, scale.index_select(0, interval), centre.index_select(0, interval)
+    return to_numpy(bounds), interval, scale.index_select(0, interval), centre.index_select(0, interval)
 
 
 def _check_weights(pattern: Pattern, adj: Tensor, eps: float) -> None:

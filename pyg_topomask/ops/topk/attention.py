@@ -16,19 +16,16 @@ from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_integer, readable
-from pyg_topomask.ops.attention import choice
 from pyg_topomask.ops.attention.block_means import MOST_SELECTED, softmax_in_graphs
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
-from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import PatternMask
-from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.ops.blocks import BlockLayout, layout_of
+from pyg_topomask.ops.attention.masked import masked_softmax_attention
+from pyg_topomask.ops.blocks import layout_of
+from pyg_topomask.ops.edges.block_sparse import one_graph
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch, segments
-from pyg_topomask.ops.topk.backends import Problem as SearchProblem
-from pyg_topomask.ops.topk.backends import find
-from pyg_topomask.ops.topk.search import Kept, check_finite, head_rows, search_keys
+from pyg_topomask.ops.topk.search import check_finite, find_keys, head_rows, search_keys
 
 
 def topk_attention(
@@ -64,87 +61,71 @@ def topk_attention(
     """
     check_qkv(q, k, v)
     check_channels(q)
-    if plans.planned() and batch is not None:
-        return _attend_planned(q, k, v, topk, batch, backend, dropout)
-    return _attend_eagerly(q, k, v, topk, batch, backend, dropout, recompute)
+    topk = check_integer("topk", topk, 1)
+    if not (plans.planned() or is_transformed()):
+        return _attend_eagerly(q, k, v, topk, batch, backend, dropout, recompute)
+    batch = one_graph(q.size(0), q.device) if batch is None else batch
+    return _attend(q, k, v, topk, batch, backend, dropout)
 
 
-@torch.compiler.disable
-def _attend_eagerly(
-    q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor | None, backend: str, dropout: float, recompute: bool
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    topk: int,
+    batch: Tensor | None,
+    backend: str,
+    dropout: float,
+    recompute: bool | None = None,
 ) -> Tensor:
-    with torch.autocast(q.device.type, enabled=False):
-        q, k, values = at_least_float32(q, k, v)
-        topk = check_integer("topk", topk, 1)
-        if batch is not None:
-            check_batch(batch, q.size(0))
-        if backend == "auto" and not dropout and not q.is_cuda and not is_transformed():
-            layout = layout_of(batch, q)
-            if layout.groups.width <= MOST_SELECTED:
-                check_finite(q.detach(), k.detach())
-                out = _attend_in_blocks(q, k, values, topk, layout)
-                if out is not None:
-                    return out.to(v.dtype)
-        recompute = recompute and torch.is_grad_enabled() and not is_transformed()  # they have no rules for checkpoints
-        heads_q, heads_k = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k))
-        kept = search_keys(heads_q, heads_k, topk, batch, batch, backend, trim=True)
-        if not recompute:  # otherwise, these copies would be kept besides the originals
-            q, k = heads_q, heads_k
-
-        def attend(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
-            out = _attend(kept, head_rows(q) * q.size(-1) ** -0.5, head_rows(k), head_rows(values), dropout)
-            return out.view(q.size(1), q.size(0), values.size(-1)).transpose(0, 1)
-
-        if recompute:
-            out = checkpoint(attend, q, k, values, use_reentrant=False, preserve_rng_state=dropout > 0)
-        else:
-            out = attend(q, k, values)
-        if not readable(q):  # a query with NaN may have found no keys
-            out = out + 0 * q.sum(-1, keepdim=True)
-    return out.to(v.dtype)
-
-
-def _attend_planned(q: Tensor, k: Tensor, v: Tensor, topk: int, batch: Tensor, backend: str, dropout: float) -> Tensor:
-    """The same without a size that depends on values: each query has ``topk`` places for keys."""
-    offsets, layout = segments(batch).offsets, layout_of(batch, q)
-    is_small = plans.once("selected", lambda: layout.groups.width <= MOST_SELECTED) and not q.is_cuda
+    """The outputs. If ``recompute`` is :obj:`None`, no size depends on values."""
+    if batch is not None:
+        check_batch(batch, q.size(0))
+    out: Tensor | None = None
+    layout, ends = layout_of(batch, q), None if batch is None else segments(batch)
+    is_small = plans.once("selected", lambda: layout.groups.width <= MOST_SELECTED)
     if plans.making():  # nothing else depends on the batch alone
         return torch.zeros_like(v)
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
-        if is_small and backend == "auto" and not dropout and not is_transformed():
-            out = _attend_in_blocks(q, k, values, topk, layout)
-            if out is not None:
-                return out.to(v.dtype)
-        index = _search(q.detach(), k.detach(), topk, offsets, backend).transpose(0, 1)  # [N, H, topk]
-        heads = torch.arange(q.size(1), device=q.device)[:, None]
-        exists, place = index >= 0, (index.clamp(min=0) * q.size(1) + heads).flatten()
-        key, value = (x.flatten(0, 1).index_select(0, place).unflatten(0, index.shape) for x in (k, values))
-        score = (q[:, :, None] * key).sum(-1) * q.size(-1) ** -0.5
-        weight = dropped(score.masked_fill(~exists, -torch.inf).softmax(-1), dropout)
-        return (weight[..., None] * value).sum(2).to(v.dtype)
+        check_finite(q.detach(), k.detach())
+        if is_small and backend == "auto" and not dropout and not q.is_cuda:
+            out = softmax_in_graphs(q, k, values, layout, q.size(-1) ** -0.5, min(topk, MOST_SELECTED))
+        if out is None and recompute is None and ends is not None:
+            index = find_keys(q.detach(), k.detach(), topk, ends.offsets, ends.offsets, backend)
+            out = _attend_to_places(q, k, values, index.transpose(0, 1), dropout)
+        elif out is None:
+            ptr = [0, q.size(0)] if ends is None else ends.ptr
+            out = _attend_to_pairs(q, k, values, topk, ptr, backend, dropout, bool(recompute))
+    return out.to(v.dtype)
 
 
-@torch.library.custom_op("topomask::topk_search", mutates_args=())
-def _search(q: Tensor, k: Tensor, topk: int, offsets: Tensor, backend: str) -> Tensor:
-    """The keys ``[H, N, topk]`` of each query, −1 where its graph has no more."""
-    ptr = offsets.tolist()
-    q, k = (x.transpose(0, 1).contiguous() for x in (q, k))
-    return find(SearchProblem(q, k, ptr, ptr, topk), backend)
+_attend_eagerly = torch.compiler.disable(_attend)
 
 
-@_search.register_fake
-def _(q: Tensor, k: Tensor, topk: int, offsets: Tensor, backend: str) -> Tensor:
-    return q.new_empty(q.size(1), q.size(0), topk, dtype=torch.int64)
+def _attend_to_pairs(
+    q: Tensor, k: Tensor, v: Tensor, topk: int, ptr: list[int], backend: str, dropout: float, recompute: bool
+) -> Tensor:
+    heads_q, heads_k = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k))
+    mask = PatternMask(search_keys(heads_q, heads_k, topk, ptr, ptr, backend, trim=True).pattern)
+
+    def attend(*qkv: Tensor) -> Tensor:
+        of_q, of_k, of_v = (head_rows(x)[:, None] for x in qkv)
+        out = masked_softmax_attention(of_q, of_k, of_v, mask, path="pairwise", dropout=dropout)
+        return out.view(q.size(1), q.size(0), v.size(-1)).transpose(0, 1)
+
+    if recompute and torch.is_grad_enabled():
+        out = checkpoint(attend, q, k, v, use_reentrant=False, preserve_rng_state=dropout > 0)
+    else:
+        out = attend(heads_q, heads_k, v)
+    return out if readable(q) else out + 0 * q.sum(-1, keepdim=True)  # a query with NaN may have found no keys
 
 
-def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, topk: int, layout: BlockLayout) -> Tensor | None:
-    """Search and attention in one compiled call, which serves small graphs; :obj:`None` if it does not serve."""
-    return softmax_in_graphs(q, k, v, layout, q.size(-1) ** -0.5, min(topk, MOST_SELECTED))
-
-
-def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-    """Softmax attention on the kept pairs, whose heads follow each other, ``[H N, *] → [H N, D]``."""
-    heads = q[:, None], k[:, None], v[:, None]
-    problem = Problem(Kernel("softmax"), *heads, PatternMask(kept.pattern), dropout=dropout)
-    return choice.attend(problem, "pairwise")[:, 0]
+def _attend_to_places(q: Tensor, k: Tensor, v: Tensor, index: Tensor, dropout: float) -> Tensor:
+    """The same for the keys ``index`` ``[N, H, topk]`` of each query, −1 where its graph has no more."""
+    heads = torch.arange(q.size(1), device=q.device)[:, None]
+    exists, place = index >= 0, (index.clamp(min=0) * q.size(1) + heads).flatten()
+    key, value = (x.flatten(0, 1).index_select(0, place).unflatten(0, index.shape) for x in (k, v))
+    score = (q[:, :, None] * key).sum(-1) * q.size(-1) ** -0.5
+    weight = dropped(score.masked_fill(~exists, -torch.inf).softmax(-1), dropout)
+    return (weight[..., None] * value).sum(2)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pyg_topomask.checks import NonFiniteError, check_integer, readable
-from pyg_topomask.ops.memo import on_values
+from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch, segments
 from pyg_topomask.ops.sparse import Pattern, sampled_product
@@ -52,13 +52,14 @@ def topk_inner_product(
         ValueError: If shapes disagree, a number is NaN or infinite, ``topk`` is below 1, a batch vector is not sorted,
             or the named back end does not support the problem.
     """
-    squeeze = q.dim() == 2
+    squeeze, topk = q.dim() == 2, check_integer("topk", topk, 1)
     if squeeze and k.dim() == 2:
         q, k = q[:, None], k[:, None]
     _check_pair(q, k)
     with torch.autocast(q.device.type, enabled=False):
         q, k = at_least_float32(q, k)
-        kept = search_keys(q, k, topk, batch_q, batch_k, backend)
+        check_finite(q, k)
+        kept = search_keys(q, k, topk, *_offsets(q, k, batch_q, batch_k), backend)
         values = kept.scores(head_rows(q), head_rows(k)).transpose(0, 1)
     index = kept.keys.transpose(0, 1)
     return (values[:, 0], index[:, 0]) if squeeze else (values, index)
@@ -114,21 +115,24 @@ def _keep(index: Tensor, num_keys: int, complete: bool) -> Kept:
     return Kept(index, exists, Pattern(None, column, rows, heads * num_keys, rowptr=rowptr))
 
 
-@on_values
+@torch.no_grad()
 def search_keys(
-    q: Tensor, k: Tensor, topk: int, batch_q: Tensor | None, batch_k: Tensor | None, backend: str, trim: bool = False
+    q: Tensor, k: Tensor, topk: int, ptr_q: list[int], ptr_k: list[int], backend: str, trim: bool = False
 ) -> Kept:
-    """Find the pairs and sort each query's pairs by scores that do not depend on the engine.
+    """Find the pairs of finite queries and keys, and sort those of each query by scores, which no engine changes.
+
+    ``ptr_q`` and ``ptr_k`` are the first row of each graph, followed by the number of rows.
 
     With ``trim``, columns in which no graph has a key may be dropped, and on CUDA the order is that of the engine.
     """
-    topk = check_integer("topk", topk, 1)
-    check_finite(q, k)
-    ptr_q, ptr_k = _offsets(q, k, batch_q, batch_k)
+    q, k = q.detach(), k.detach()
     if trim:
         topk = min(topk, max([_FREE_SLOTS, *(d - c for c, d in pairwise(ptr_k))]))
     heads = q.transpose(0, 1).contiguous(), k.transpose(0, 1).contiguous()  # [H, N, d]
-    index = find(Problem(*heads, ptr_q, ptr_k, topk), backend)
+    if is_transformed():
+        index = find_keys(q, k, topk, torch.tensor(ptr_q), torch.tensor(ptr_k), backend)
+    else:
+        index = find(Problem(*heads, ptr_q, ptr_k, topk), backend)
     sizes = zip(pairwise(ptr_q), pairwise(ptr_k))
     complete = all(d - c >= topk or a == b for (a, b), (c, d) in sizes)
     kept = _keep(index, k.size(0), complete)
@@ -146,6 +150,18 @@ def search_keys(
     index = index.clone()
     index[rows] = some.masked_fill(some == k.size(0), -1)
     return _keep(index, k.size(0), complete)
+
+
+@torch.library.custom_op("topomask::topk_search", mutates_args=())
+def find_keys(q: Tensor, k: Tensor, topk: int, ptr_q: Tensor, ptr_k: Tensor, backend: str) -> Tensor:
+    """`find` as an operator of torch, for transforms of `torch.func` and programs, of ``q, k [N, H, d]``."""
+    q, k = (x.transpose(0, 1).contiguous() for x in (q, k))
+    return find(Problem(q, k, ptr_q.tolist(), ptr_k.tolist(), topk), backend)
+
+
+@find_keys.register_fake
+def _(q: Tensor, k: Tensor, topk: int, ptr_q: Tensor, ptr_k: Tensor, backend: str) -> Tensor:
+    return q.new_empty(q.size(1), q.size(0), topk, dtype=torch.int64)
 
 
 def head_rows(x: Tensor) -> Tensor:  # [N, H, d] -> [H N, d]

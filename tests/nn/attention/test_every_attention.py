@@ -88,7 +88,7 @@ def test_heads_one_by_one_give_what_all_at_once_give(monkeypatch):
     ],
 )
 def test_nested_transforms_leave_nothing_with_the_batch(build):
-    """What is known of a batch is first computed within two levels of torch.func, and then serves a plain call."""
+    """What is known of a batch is first asked for within two levels of torch.func, and then by a plain call."""
     attn = build().double()
     batch = Batch.from_data_list(prepared(attn, [GRAPHS["path"], GRAPHS["star"]]))
     x = torch.randn(batch.num_nodes, 4, dtype=torch.float64)
@@ -96,6 +96,8 @@ def test_nested_transforms_leave_nothing_with_the_batch(build):
     with suppress(RuntimeError):  # torch's own softmax attention has no second derivative
         torch.func.grad(lambda x: gradient(x).square().sum())(x)
     torch.testing.assert_close(attn(x, graph=batch), attn(x, graph=batch.clone()))
+    new, leaf = torch.func.grad(lambda x: attn(x, graph=batch.clone()).square().sum()), x.clone().requires_grad_()
+    torch.testing.assert_close(new(x), torch.autograd.grad(attn(leaf, graph=batch).square().sum(), leaf)[0])
 
 
 def test_a_backward_pass_after_a_redraw_has_the_projection_of_its_forward_pass(monkeypatch):

@@ -311,7 +311,7 @@ def test_scores_of_any_size_and_stored_zeros():
 DROPPED = [kernel for kernel in KERNELS if kernel.startswith("additive")] + ["softmax"]
 
 
-@of_every_kernel(["sparse_heads", "toeplitz"], DROPPED)
+@of_every_kernel(["none", "sparse_heads", "toeplitz"], DROPPED)
 def test_dropout_keeps_the_mean(mask, kernel):
     """5 standard errors around the mean of many draws; the same seed gives the same."""
     problem, _ = problem_of(KERNELS[kernel]._replace(dropout=0.4), MASKS[mask])

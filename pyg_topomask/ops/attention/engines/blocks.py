@@ -51,9 +51,9 @@ def attend(problem: Problem, whole: bool = False) -> Tensor:
     """The outputs."""
     blocks, qkv = [problem.dense()] if whole else problem.blocks(), (problem.q, problem.k, problem.v)
 
-    def sums(number: int, *qkv: Tensor) -> Tensor:  # [g, H, n, *] -> [g, H, n, D + 1 or D + 2], and the norm
+    def sums(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # [g, H, n, *]; the last numbers are norms
         entry, bound = blocks[number]
-        found, size = problem.kernel.sums_in_blocks(entry, bound, *qkv, problem.signed, problem.dropout)
+        found, size = problem.kernel.sums_in_blocks(entry, bound, q, k, v, problem.signed, problem.dropout)
         norm = problem.row_norm(size, bound)
         return found if norm is None else torch.cat([found, norm], dim=-1)
 

@@ -24,4 +24,5 @@ def work(problem: Problem) -> dict[str, float]:
 
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
-    return segment_softmax_attention(problem.q, problem.k, problem.v, problem.batch, scale=1.0)
+    q, k, v, batch = problem.q, problem.k, problem.v, problem.batch
+    return segment_softmax_attention(q, k, v, batch, dropout=problem.dropout, scale=1.0)
