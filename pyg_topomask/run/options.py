@@ -23,9 +23,9 @@ _POSITION: list[Option] = [
 ]
 _RUN: Option = ("run RUN", "folder of a seed, or results folder with a single seed", {})
 _KINDS = (
-    "attention: weights of pairs of nodes; mask: a mask and one of its rows; reach: how far a mask sees, as a table "
-    "and, with --out, a picture; walks: the error of a GRF mask by the number of walks, likewise; path: the engines of "
-    "masked attention on a batch, with times or reasons"
+    "attention: weights of pairs of nodes; mask: a mask and one of its rows; reach: how far a mask sees and a model "
+    "looks, as a table and, with --out, a picture; walks: the error of a GRF mask by the number of walks, likewise; "
+    "path: the engines of masked attention on a batch, with times or reasons"
 )
 _DATA = "train, val, test or all: items of the run's data set (default: test); or a file of torch.save with graphs"
 _SHOW = "draw the attention, mask, reach or walks of a layer, on graphs of a config's data set, or print its engines"

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.table import Table
 from torch import Tensor
+from torch.autograd.functional import jacobian
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import Attention, GPSNetwork, GRFMask
-from pyg_topomask.operators import OnesOperator
+from pyg_topomask.operators import LowRankOperator, OnesOperator
 from pyg_topomask.ops.attention import choice
 from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.run.data.features import width
@@ -38,8 +39,8 @@ from pyg_topomask.viz.mask import matrix_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_GRAPHS, _NUMBERS = 16, 2**22
-"""Number of graphs, and of entries of a mask that are computed for each head."""
+_GRAPHS, _NUMBERS, _NODES = 16, 2**22, 16
+"""Number of graphs, of entries of a mask that are computed for each head, and of nodes with an influence."""
 
 _HOPS = {"0": (0, 1), "1": (1, 2), "2": (2, 3), "3–4": (3, 5), "5–8": (5, 9), "9–16": (9, 17), "> 16": (17, 18)}
 """Columns of the table, with their places among the shares."""
@@ -98,21 +99,21 @@ class View:
     def reach(self) -> dict[str, Tensor]:
         """Share of a row's mass at 0, 1, … 16 hops and beyond, ``[H, 18]``, or ``[1, 18]`` if all heads are equal.
 
-        It is that of attention without a mask, that of the layer's mask before training and, if there is a checkpoint,
-        after training.
-
-        Raises:
-            NoPictureError: If the layer has no mask; the message says what to change.
+        It is that of attention without a mask, that of the layer's mask, if it has one, and that of the `influence` in
+        the model, before training and, if there is a checkpoint, after training.
         """
-        if self.mask() is None:
-            raise self.missing("reach", "an attention with a mask", "GRF")
         graph = Batch.from_data_list(self.graphs[:_GRAPHS])
-        masks: dict[str, Any] = {"no mask": lambda data: OnesOperator(data.batch), "untrained": self.mask()}
+        views = {"untrained": self}
         if self.untrained is not None:
-            masks |= {"untrained": replace(self, model=self.untrained).mask(), "trained": self.mask()}
+            views = {"untrained": replace(self, model=self.untrained), "trained": self}
+        masks: dict[str, Any] = {"no mask": lambda data: OnesOperator(data.batch)}
+        masks |= {name: view.mask() for name, view in views.items() if view.mask() is not None}
         with self.experiment.data.refusing():
             rows = max(1, min(256, _NUMBERS // int(graph.num_nodes or 1)))
             found = {name: reach(mask, graph, 16, rows).view(-1, 18) for name, mask in masks.items()}
+            for name, view in views.items():
+                if not view.model.pool_token:  # otherwise, there are no nodes after the last layer
+                    found[f"influence, {name}"] = reach(influence(view.model, graph), graph, 16, _NODES).view(-1, 18)
         return {name: by_head[:1] if (by_head == by_head[0]).all() else by_head for name, by_head in found.items()}
 
     @property
@@ -275,6 +276,26 @@ def _draw_mask(view: View) -> Figure:
     with torch.no_grad(), view.experiment.data.refusing():
         operator = mask(data)
     return plot_mask(operator, data.edge_index, view.title, view.node, view.head if operator.heads else 0)
+
+
+def influence(model: GPSNetwork, graph: Data) -> LowRankOperator:
+    """How much some nodes i after the last layer depend on all encoded nodes j: rows :math:`\\sum |∂h_i / ∂x_j|`.
+
+    PyG's ``total_influence`` calls the mean number of hops the receptive field.
+    Reference: Liang et al., *Towards Quantifying Long-Range Interactions in Graph Machine Learning: a Large Graph
+    Dataset and a Measurement*, 2025, arXiv:2503.09008, Section 5.
+    """
+    x = model.node_encoder(graph).detach()
+    nodes = torch.arange(0, len(x), -(-len(x) // _NODES))
+
+    def after(x: Tensor, node: int) -> Tensor:
+        hook = model.node_encoder.register_forward_hook(lambda *_: x)
+        out = model.embed(graph)[node]
+        hook.remove()
+        return out
+
+    rows = [jacobian(lambda x, i=i: after(x, i), x, vectorize=True).abs().sum((0, 2)) for i in nodes.tolist()]
+    return LowRankOperator((torch.arange(len(x))[:, None] == nodes).to(x), torch.stack(rows, dim=1))
 
 
 def reach_table(view: View) -> Table:

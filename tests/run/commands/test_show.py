@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils.influence import total_influence
 
 from pyg_topomask.ops.reach import mean_hops
 from pyg_topomask.run.cli import main
@@ -104,20 +106,50 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
     view = replace(view, untrained=copy.deepcopy(view.model))
     with torch.no_grad():
         view.mask().masks[1].values.copy_(torch.tensor([0.0, -30.0, -30.0]))
-    ones, before, after = view.reach.values()
+    ones, before, after, *influences = view.reach.values()
     assert (ones.shape, before.shape, after.shape) == ((1, 18), (2, 18), (2, 18))
     torch.testing.assert_close(before[0], ones[0])
     assert before[1, 3:].eq(0).all()
     torch.testing.assert_close(after[1], torch.eye(18, dtype=torch.float64)[0])
     assert mean_hops(before)[1] > mean_hops(after)[1]
     figure = PICTURES["reach"](view)
-    assert [panel.get_title() for panel in figure.axes] == ["no mask", "untrained", "trained"]
+    assert [panel.get_title() for panel in figure.axes] == [
+        "no mask",
+        "untrained",
+        "trained",
+        "influence, untrained",
+        "influence, trained",
+    ]
+    assert mean_hops(influences[0]) > mean_hops(influences[1])
     np.testing.assert_allclose(figure.axes[1].lines[2].get_ydata(), before[1, :-1])
     assert main(["show", "reach", str(path), "--out", str(tmp_path / "reach.png")]) == 0
     assert "untrained" in capsys.readouterr().out
     assert (tmp_path / "reach.png").read_bytes().startswith(b"\x89PNG")
     assert main(["show", "path", str(path)]) == 0
     assert "layer 0: attention on" in capsys.readouterr().out
+
+
+class After(torch.nn.Module):
+    """A network as a function of its encoded nodes."""
+
+    def __init__(self, network, graph):
+        super().__init__()
+        self.network, self.graph = network, graph
+
+    def forward(self, x, edge_index):
+        network, graph = self.network, self.graph
+        return network.layers(x, edge_index, graph.batch, graph, 1, None)
+
+
+@pytest.mark.filterwarnings("ignore")  # of tqdm
+def test_influence_is_that_of_pyg(kmip, monkeypatch):
+    view = load_view(kmip, graph=1)  # a connected graph
+    graph = Batch.from_data_list(view.graphs)
+    monkeypatch.setattr(show, "_NODES", graph.num_nodes)
+    shares = view.reach["influence, untrained"]
+    data = Data(view.model.node_encoder(graph).detach(), graph.edge_index)
+    field = total_influence(After(view.model, graph), data, 16)[1]
+    torch.testing.assert_close(float(mean_hops(shares)), field, rtol=1e-4, atol=1e-5)
 
 
 def test_errors_by_the_number_of_walks_are_printed_and_drawn(tiny_file, tmp_path, capsys, monkeypatch):
@@ -143,7 +175,6 @@ def test_errors_by_the_number_of_walks_are_printed_and_drawn(tiny_file, tmp_path
         ("attention", {"overrides": ["gt.layer_type=GIN+Primphormer"]}, "Attention forms no weights of pairs"),
         ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"=GCN\+KMIP \(got GCN\+None\)$"),
         ("mask", {}, r"=GIN\+GRF \(got GIN\+KMIP\).*show attention'"),
-        ("reach", {}, r"'reach' needs an attention with a mask, such as gt.layer_type=GIN\+GRF"),
         ("walks", {}, r"'walks' needs an attention with a GRF mask, such as gt.layer_type=GIN\+GRF"),
         ("attention", {"graph": 48}, r"--graph must be from 0 to 47 \(got 48\)"),
         ("attention", {"layer": 2}, r"--layer must be from 0 to 1 \(got 2\)"),
