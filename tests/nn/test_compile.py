@@ -9,9 +9,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from pyg_topomask.nn import ATTENTION, GPSModel, MaskedAttention, auxiliary_loss
-from pyg_topomask.run.graphgps.check import fake_batch
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.model import build_model
+from pyg_topomask.run.graphgps.parts import fake_batch
 from tests.nn.gps_cases import batch_of
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,9 @@ import torch
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare
-from pyg_topomask.run.graphgps.check import check_config, fake_graphs
+from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.model import build_model, sized
-from pyg_topomask.run.graphgps.parts import build_optimizer, source_of, training_of
+from pyg_topomask.run.graphgps.parts import build_optimizer, fake_graphs, source_of, training_of
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 

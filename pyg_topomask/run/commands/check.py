@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.check import check_config, notes_of
-from pyg_topomask.run.graphgps.saved import has_run
+from pyg_topomask.run.graphgps.saved import checkpoint_of
 
 
 def main(arguments: Namespace, rest: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Namespace, rest: list[str]) -> int:
             continue
         start = parsed.config
         note = f" (without {', '.join(unused)})" if unused else ""
-        if start.pretrained.dir and not has_run(start):
+        if start.pretrained.dir and checkpoint_of(start) is None:
             note += f" (model not tried: pretrained.dir {start.pretrained.dir} contains no run)"
         print(f"ok     {path}{note}")
         notes.update(notes_of(parsed))

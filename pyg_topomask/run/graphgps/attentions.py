@@ -143,11 +143,6 @@ def built_attentions(config: Config) -> list[Attention]:
         return [build_attention(config, name, layer) for layer in range(config.gt.layers) for name in names]
 
 
-def requirements(config: Config) -> tuple[str, ...]:
-    """The attributes that the attentions and their mask need on a graph, without repetition."""
-    return requirements_of(*built_attentions(config))
-
-
 WALKS = [name for name in signature(AddRandomWalks).parameters if name in TopomaskConfig.model_fields]
 """Keys of ``topomask`` that are arguments of the transform that draws walks, without ``transition``."""
 WALKS.remove("transition")

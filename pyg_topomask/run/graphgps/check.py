@@ -6,42 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
-from torch_geometric.data import Batch, Data
-from torch_geometric.utils import to_undirected
+from torch_geometric.data import Data
 
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
 from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
-from pyg_topomask.run.graphgps.attentions import build_sampling_transforms, key_in, twice_given
+from pyg_topomask.run.graphgps.attentions import key_in, twice_given
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.load import ConfigSource, ParsedConfig, load
 from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.graphgps.config.schema import MASK_KEY, contradictions, keys
 from pyg_topomask.run.graphgps.convs import CONVS
-from pyg_topomask.run.graphgps.model import PLAIN_ENCODERS, build_encodings, build_model, sized
-from pyg_topomask.run.graphgps.parts import (
-    CATEGORICAL,
-    CATEGORICAL_EDGES,
-    build_optimizer,
-    build_scheduler,
-    fitted_features,
-    input_features,
-    parts_of,
-)
-from pyg_topomask.run.graphgps.saved import has_run, with_model_of
-from pyg_topomask.run.task import Task
+from pyg_topomask.run.graphgps.model import PLAIN_ENCODERS, build_model, sized
+from pyg_topomask.run.graphgps.parts import build_optimizer, build_scheduler, fake_batch, parts_of
+from pyg_topomask.run.graphgps.saved import checkpoint_of, with_model_of
 from pyg_topomask.run.training.losses import is_distance, task_problems
-from pyg_topomask.transforms.grid_shape import grid_links
-
-COLUMNS = {
-    **{"Atom": 9, "ASTNode": 3, "TypeDictNode": 1, "PPANode": 1, "VOCNode": 14, "COCONode": 14, "CityNetworkNode": 37},
-    **{"Bond": 3, "ASTEdge": 2, "TypeDictEdge": 1, "PPAEdge": 7, "VOCEdge": 2, "COCOEdge": 2, "LinearEdge": 1},
-}
-"""Number of columns of the features that an encoder takes; others take any number, here 3."""
-
 
 _ON_DISK = ("random_partition", "cluster", "walks")
 _WITHOUT_THE_WHOLE = {
@@ -52,8 +33,8 @@ _WITHOUT_THE_WHOLE = {
 
 
 def name_problems(config: Config) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) of names of convolutions, attentions, masks, encoders and heads."""
-    return [*layer_problems(config), *twice_given(config, config.is_given), *_encoder_problems(config)]
+    """Pairs (key, what is wrong) of names of convolutions, attentions, masks and encoders, and of heads."""
+    return [*layer_problems(config), *_encoder_problems(config), *twice_given(config, config.is_given)]
 
 
 def _unknown(key: str, kind: str, name: str, known: Sequence[str], others: Sequence[str] = ()) -> tuple[str, str]:
@@ -88,28 +69,23 @@ def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
 
 def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
     data, encoders = config.dataset, [*NODE_ENCODERS, *PLAIN_ENCODERS, *POSITIONAL_ENCODERS]
+    head, task, bases = config.gnn.head, data.tasks[0], data.base_encoders
     for name in data.node_encoder_parts:
         if name not in encoders:
             yield _unknown("dataset.node_encoder_name", "encoder", name, encoders)
     if data.edge_encoder and data.edge_encoder_name not in EDGE_ENCODERS:
         yield _unknown("dataset.edge_encoder_name", "encoder", data.edge_encoder_name, [*EDGE_ENCODERS])
-    if config.gnn.head not in ("default", *HEADS):
-        yield _unknown("gnn.head", "head", config.gnn.head, ["default", *HEADS])
-    bases = config.dataset.base_encoders
     if len(bases) > 1:
         yield "dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: choose one"
-
-
-def head_problems(config: Config, task: Task) -> Iterator[tuple[str, str]]:
-    """Pairs (key, what is wrong) of a head that does not fit the task."""
-    head = config.gnn.head
     of_head = head.rpartition("_")[2]  # the names of all heads end in what they predict
-    if of_head not in ("default", task.level):
-        yield "gnn.head", f"{head} is for {of_head}s; {config.dataset.name} has {task.level}s"
-    if config.dataset.normalize_targets and task.kind != "regression":
-        yield "dataset.normalize_targets", f"only numbers are scaled, and the task is {task.kind}"
+    if head not in ("default", *HEADS):
+        yield _unknown("gnn.head", "head", head, ["default", *HEADS])
+    elif of_head not in ("default", task.level):
+        yield "gnn.head", f"{head} is for {of_head}s; {data.name} has {task.level}s"
     if (head == "ogb_code_graph") != (task.kind == "subtoken"):
         yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
+    if data.normalize_targets and task.kind != "regression":
+        yield "dataset.normalize_targets", f"only numbers are scaled, and the task is {task.kind}"
 
 
 _KINDS = {"regression": "regression", "classification_multilabel": "multilabel", "subtoken_prediction": "subtoken"}
@@ -184,7 +160,7 @@ def check_config(
         problems += data.model_copy(update={"split_index": index}).problems()
     parsed.refuse([*problems, *([] if problems else sampler_problems(parsed.config))])
     if parsed.config.pretrained.dir:
-        if not has_run(parsed.config):
+        if checkpoint_of(parsed.config) is None:
             return parsed, []
         parsed = replace(parsed, config=with_model_of(parsed.config), written=parsed.config)
         parsed.refuse(contradictions(parsed.config))
@@ -201,10 +177,8 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
     Raises:
         ConfigError: If the model cannot be built, or fails on a fake graph.
     """
-    tasks = parsed.config.dataset.tasks
-    loss, metric = parsed.config.model.loss_fun, parsed.config.metric_best
-    problems = [*name_problems(parsed.config), *task_problems(loss, metric, *tasks)]
-    parsed.refuse([*problems, *head_problems(parsed.config, tasks[0])])
+    loss, metric, tasks = parsed.config.model.loss_fun, parsed.config.metric_best, parsed.config.dataset.tasks
+    parsed.refuse([*name_problems(parsed.config), *task_problems(loss, metric, *tasks)])
     random_state, section = torch.get_rng_state(), "gt"
     try:
         section = "topomask"
@@ -246,19 +220,6 @@ def disk_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield "dataset.node_encoder_name", f"a graph on disk has no encodings (got {', '.join(config.used_encodings)})"
 
 
-def fake_batch(config: Config) -> Data:
-    """Two small graphs with all attributes that the model reads."""
-    features = input_features(config)
-    graphs = [features(graph) for graph in fake_graphs(config)]
-    for step in (
-        *(cls.fit(graphs) for cls in fitted_features(config)),
-        *build_encodings(config),
-        *build_sampling_transforms(config, seed=0),
-    ):
-        graphs = [step(graph) for graph in graphs]
-    return Batch.from_data_list(graphs)
-
-
 def _try_model(config: Config, batch: Data) -> None:
     level = config.dataset.level
     outputs = 1 if level == "edge" else 2
@@ -266,40 +227,3 @@ def _try_model(config: Config, batch: Data) -> None:
     model = build_model(sized(config, *sizes), *sizes)
     (model(batch).sum() + auxiliary_loss(model)).backward()
     build_scheduler(config, build_optimizer(config, model))
-
-
-def _features(encoder: str, rows: int, generator: torch.Generator) -> Tensor:
-    columns = COLUMNS.get(encoder, 3)
-    if encoder in (*CATEGORICAL, *CATEGORICAL_EDGES):
-        return torch.randint(2, (rows, columns), generator=generator)  # each has at least two categories
-    return torch.rand(rows, columns, generator=generator)
-
-
-def fake_graphs(config: Config, count: int = 2) -> list[Data]:
-    """Grids of two nodes along each axis in the form of the data set's class, without targets."""
-    generator, graphs = torch.Generator().manual_seed(0), []
-    node_encoder = next(iter(config.dataset.base_encoders), "LinearNode")
-    edge_encoder = config.dataset.peek("edge_encoder_name")
-    edge_index, num_nodes = _grid(config)
-    relations = [getattr(config.value(f"topomask.mask_{mask}"), "edge_type", None) for mask in config.masks]
-    for _ in range(count):
-        graph = Data(x=_features(node_encoder, num_nodes, generator), edge_index=edge_index)
-        if config.dataset.peek("edge_encoder") and edge_encoder != "DummyEdge":
-            graph.edge_attr = _features(edge_encoder, edge_index.size(1), generator)
-        if config.topomask.peek("spanning_tree") == "minimum":
-            graph.edge_weight = torch.ones(edge_index.size(1))
-        if any(relation is not None for relation in relations):
-            graph.edge_type = torch.zeros(edge_index.size(1), dtype=torch.long)
-        if config.dataset.level == "edge":
-            graph.edge_label_index = torch.tensor([[0, 1, 0], [1, 2, 2]])
-            graph.edge_label = torch.tensor([1, 1, 0])
-        graph.edge_type = torch.zeros(edge_index.size(1), dtype=torch.long)
-        graphs.append(graph)
-    return graphs
-
-
-def _grid(config: Config) -> tuple[Tensor, int]:
-    """Edges ``[2, E]`` and number of nodes of a grid, with as many axes as the grids that the mask is for."""
-    shapes = (getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) for mask in config.masks)
-    axes = len(next(filter(None, shapes), (2, 2)))  # by default a cycle of four nodes
-    return to_undirected(grid_links((2,) * axes)), 2**axes

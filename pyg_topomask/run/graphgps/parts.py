@@ -1,4 +1,4 @@
-"""From a config to the parts of an experiment."""
+"""From a config to the parts of an experiment: features, data, training, and graphs on which the model is tried."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, ReduceLROnPlateau
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddSelfLoops, BaseTransform, Compose, Constant, NormalizeFeatures, ToUndirected
+from torch_geometric.utils import to_undirected
 
 from pyg_topomask.nn import parameter_groups
 from pyg_topomask.nn.parameter_groups import mask_parameters
@@ -27,12 +28,20 @@ from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.model import build_encodings
 from pyg_topomask.run.output.report import layers_text
 from pyg_topomask.run.training.settings import Training
+from pyg_topomask.transforms.grid_shape import grid_links
 
 CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
 """Node encoders that take integer categories; all others take floats."""
 
 CATEGORICAL_EDGES = ("Bond", "ASTEdge", "TypeDictEdge")
 """Edge encoders that take integer categories."""
+
+
+COLUMNS = {
+    **{"Atom": 9, "ASTNode": 3, "TypeDictNode": 1, "PPANode": 1, "VOCNode": 14, "COCONode": 14, "CityNetworkNode": 37},
+    **{"Bond": 3, "ASTEdge": 2, "TypeDictEdge": 1, "PPAEdge": 7, "VOCEdge": 2, "COCOEdge": 2, "LinearEdge": 1},
+}
+"""Number of columns of the features that an encoder takes; others take any number, here 3."""
 
 
 def input_features(config: Config) -> BaseTransform:
@@ -154,7 +163,7 @@ def learning_rate_factor(name: str, epoch: int, num_warmup_epochs: int, max_epoc
 
 def build_scheduler(config: Config, optimizer: Optimizer) -> LRScheduler | None:
     """The schedule, stepped once per epoch; a :class:`ReduceLROnPlateau` reads the validation loss."""
-    optim, name = config.optim, config.optim.scheduler
+    optim, name, base_lr = config.optim, config.optim.scheduler, config.optim.base_lr
     if name == "none":
         return None
     if name == "cos":
@@ -162,12 +171,11 @@ def build_scheduler(config: Config, optimizer: Optimizer) -> LRScheduler | None:
     if name == "step":
         return MultiStepLR(optimizer, milestones=optim.steps, gamma=optim.lr_decay)
     if name == "plateau":
-        return ReduceLROnPlateau(optimizer, patience=optim.schedule_patience, factor=optim.lr_decay)
+        return ReduceLROnPlateau(optimizer, factor=optim.lr_decay, patience=optim.schedule_patience)
     if name == "reduce_on_plateau":
-        return ReduceLROnPlateau(
-            optimizer, patience=optim.schedule_patience, factor=optim.reduce_factor, min_lr=optim.min_lr
-        )
-    warmup, last, base_lr = optim.num_warmup_epochs, optim.max_epoch, optim.base_lr
+        factor, patience, least = optim.reduce_factor, optim.schedule_patience, optim.min_lr
+        return ReduceLROnPlateau(optimizer, factor=factor, patience=patience, min_lr=least)
+    warmup, last = optim.num_warmup_epochs, optim.max_epoch
     return LambdaLR(optimizer, lambda epoch: learning_rate_factor(name, epoch, warmup, last, base_lr))
 
 
@@ -244,3 +252,41 @@ def training_of(config: Config) -> Training:
         inference=train.is_inference,
         submission=train.mode == "PCQM4Mv2-inference",
     )
+
+
+def fake_batch(config: Config) -> Data:
+    """Two small graphs with all attributes that the model reads."""
+    features, graphs = input_features(config), fake_graphs(config)
+    graphs = [features(graph) for graph in graphs]
+    fitted = [cls.fit(graphs) for cls in fitted_features(config)]
+    for step in (*fitted, *build_encodings(config), *build_sampling_transforms(config, seed=0)):
+        graphs = [step(graph) for graph in graphs]
+    return Batch.from_data_list(graphs)
+
+
+def fake_graphs(config: Config, count: int = 2) -> list[Data]:
+    """Grids of two nodes along each axis in the form of the data set's class, without targets."""
+    generator, graphs, data = torch.Generator().manual_seed(0), [], config.dataset
+    shapes = (getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) for mask in config.masks)
+    axes = len(next(filter(None, shapes), (2, 2)))  # those of the mask; by default a cycle of four nodes
+    edge_index = to_undirected(grid_links((2,) * axes))
+    for _ in range(count):
+        graph = Data(_fake(next(iter(data.base_encoders), "LinearNode"), 2**axes, generator), edge_index)
+        if data.peek("edge_encoder") and data.peek("edge_encoder_name") != "DummyEdge":
+            graph.edge_attr = _fake(data.peek("edge_encoder_name"), graph.num_edges, generator)
+        if config.topomask.peek("spanning_tree") == "minimum":
+            graph.edge_weight = torch.ones(graph.num_edges)
+        if data.level == "edge":
+            graph.edge_label_index = torch.tensor([[0, 1, 0], [1, 2, 2]])
+            graph.edge_label = torch.tensor([1, 1, 0])
+        graph.edge_type = torch.zeros(graph.num_edges, dtype=torch.long)
+        graphs.append(graph)
+    return graphs
+
+
+def _fake(encoder: str, rows: int, generator: torch.Generator) -> Tensor:
+    """Features that an encoder takes."""
+    columns = COLUMNS.get(encoder, 3)
+    if encoder in (*CATEGORICAL, *CATEGORICAL_EDGES):
+        return torch.randint(2, (rows, columns), generator=generator)  # each has at least two categories
+    return torch.rand(rows, columns, generator=generator)

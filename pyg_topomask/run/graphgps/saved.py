@@ -113,12 +113,8 @@ _OF_THE_MODEL = ("model", "gt", "gnn", "topomask", "prep", "graphormer")
 """Sections that describe a model, in addition to those of the encodings."""
 
 
-def has_run(config: Config) -> bool:
-    """Whether ``pretrained.dir`` contains a run."""
-    return _checkpoint(config) is not None
-
-
-def _checkpoint(config: Config) -> Path | None:
+def checkpoint_of(config: Config) -> Path | None:
+    """Path of the best checkpoint in ``pretrained.dir``: of the same seed and split, else of the first seed."""
     folder, seed = Path(config.pretrained.dir).expanduser(), str(config.seed)
     same_split = folder / f"{seed}-split{config.dataset.split_index}" / BEST
     found = [folder / BEST, same_split, folder / seed / BEST, *(seed / BEST for seed in seed_folders(folder))]
@@ -156,13 +152,14 @@ def _completed(given: Part, finished: BaseModel, names: Iterable[str]) -> Part:
 
 
 def find_checkpoint(config: Config) -> Path:
-    """Path of the best checkpoint in ``pretrained.dir``: of the same seed and split, else of the first seed.
+    """The same, if it must exist.
 
     Raises:
-        RunError: If there is none.
+        RunError: If it does not.
     """
-    folder, path = Path(config.pretrained.dir).expanduser(), _checkpoint(config)
+    path = checkpoint_of(config)
     if path is None:
+        folder = Path(config.pretrained.dir).expanduser()
         raise RunError(f"pretrained.dir: {folder} contains no run: neither best.ckpt nor <seed>/best.ckpt exists")
     return path
 

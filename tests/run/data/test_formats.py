@@ -21,7 +21,7 @@ from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.formats import FORMATS, base, load_dataset, ogb
 from pyg_topomask.run.graphgps.formats.graphs import NearestNeighbors
-from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
+from pyg_topomask.run.graphgps.formats.ogb import ResampleNegatives
 from pyg_topomask.run.graphgps.parts import source_of
 from pyg_topomask.run.task import Task, classification
 

@@ -15,7 +15,7 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.attentions import build_sampling_transforms
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.formats import load_dataset
-from pyg_topomask.run.graphgps.formats.negatives import ResampleNegatives
+from pyg_topomask.run.graphgps.formats.ogb import ResampleNegatives
 from pyg_topomask.run.graphgps.parts import Coordinates, input_features, source_of
 from pyg_topomask.run.task import Task, classification
 

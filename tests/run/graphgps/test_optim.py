@@ -1,11 +1,9 @@
-import math
-
 import pytest
 import torch
 
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.model import build_model
-from pyg_topomask.run.graphgps.parts import OPTIMIZERS, build_optimizer, build_scheduler, learning_rate_factor
+from pyg_topomask.run.graphgps.parts import OPTIMIZERS, build_optimizer, build_scheduler
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 
@@ -26,14 +24,6 @@ def rates(overrides, losses):
     return found
 
 
-def test_cosine_with_warmup():
-    factors = [learning_rate_factor("cosine_with_warmup", epoch, 4, 24) for epoch in range(25)]
-    assert factors[:5] == [1e-6, 0.25, 0.5, 0.75, 1.0]
-    assert factors[14] == pytest.approx(0.5)
-    assert factors[9] == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
-    assert factors[24] == pytest.approx(0)
-
-
 WARMUP = "with_warmup optim.num_warmup_epochs=2 optim.max_epoch=6"
 PLATEAU = "optim.reduce_factor=0.5 optim.lr_decay=0.5 optim.schedule_patience"
 RATES = [
@@ -41,6 +31,7 @@ RATES = [
     ("cos optim.max_epoch=4", range(5), [2, 2 * 0.8535534, 1, 0.2928932, 0]),
     ("step optim.steps=[1,3] optim.lr_decay=0.5", range(4), [2, 1, 1, 0.5]),
     ("cosine_with_warmup optim.num_warmup_epochs=10 optim.max_epoch=2", range(3), [2e-6, 0.2, 0.4]),  # only speeds up
+    (f"cosine_{WARMUP}", range(7), [2e-6, 1, 2, 2 * 0.8535534, 1, 0.2928932, 0]),
     (f"linear_{WARMUP}", range(7), [2e-6, 1, 2, 1.5, 1, 0.5, 0]),
     (f"polynomial_{WARMUP}", range(7), [2e-6, 1, *(1e-7 + (2 - 1e-7) * x for x in (1, 0.75, 0.5, 0.25, 0))]),
     (f"reduce_on_plateau {PLATEAU}=1 optim.min_lr=0.75", [3, 2, 2, 2, 2, 2, 2], [2, 2, 2, 2, 1, 1, 0.75]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -143,6 +144,8 @@ class Section(BaseModel):
         annotation = cls.model_fields[info.field_name].annotation
         if any(isinstance(item, bool) for item in items) and not _mentions_bool(annotation):
             raise ValueError("must not be true or false")
+        if any(isinstance(item, str) and re.match(r"[-+]?0\d", item) for item in items) and not takes_text(annotation):
+            raise ValueError("must not start with 0, which YAML 1.1 reads as octal")
         is_number = isinstance(value, (int, float, date)) and not isinstance(value, bool)
         return str(value) if is_number and takes_text(annotation) else value
 

@@ -15,19 +15,13 @@ import yaml
 from pydantic import ValidationError
 
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
+from pyg_topomask.run.graphgps.config import schema
 from pyg_topomask.run.graphgps.config.base import AlsoCalled, noting_reads, takes_text
 from pyg_topomask.run.graphgps.config.model import REPLACED
-from pyg_topomask.run.graphgps.config.schema import (
-    Config,
-    add_mask_sections,
-    all_keys,
-    contradictions,
-    keys,
-    section_of,
-)
+from pyg_topomask.run.graphgps.config.schema import Config, all_keys, keys, section_of
 
-MAX_SIZE, MAX_DIGITS, MAX_PROBLEMS = 1_000_000, 400, 20
-"""Largest number of characters of a file and of a number, and the number of problems that are named."""
+MAX_PROBLEMS = 20
+"""Number of problems that a message names."""
 
 
 @dataclass
@@ -77,7 +71,7 @@ def load(source: ConfigSource, overrides: Sequence[str] = (), name: str = "confi
     Raises:
         ConfigError: If the text is not YAML, a key is unknown, or values are wrong or contradict each other.
     """
-    add_mask_sections()
+    schema.add_mask_sections()
     lines: dict[str, int] = {}
     file = None
     if isinstance(source, Config):
@@ -101,7 +95,7 @@ def load(source: ConfigSource, overrides: Sequence[str] = (), name: str = "confi
     with noting_reads():
         name += f"-{config.name_tag}" if config.name_tag else ""
     parsed = ParsedConfig(config, name, file, lines, overridden)
-    parsed.refuse(contradictions(config, complete=not config.pretrained.dir))
+    parsed.refuse(schema.contradictions(config, complete=not config.pretrained.dir))
     return parsed
 
 
@@ -197,25 +191,19 @@ def _suggest_key(key: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads ``1e-5`` as a number, as YAML 1.2 does, and refuses what only YAML 1.1 takes as one: ``1:30``, ``010``."""
-
-    def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """The value of an integer or a float."""
-        if re.match(r"[-+]?(0\d|.*:)", node.value):
-            problem = f"{node.value} is 60-based or octal in YAML 1.1; write a plain number, or put a text in quotes"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        if len(node.value) > MAX_DIGITS:
-            problem = f"a number has {len(node.value)} characters; at most {MAX_DIGITS} are allowed"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        whole = node.tag.endswith(":int")
-        return self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
+    """Reads numbers as YAML 1.2 does: ``1e-5`` is one, ``1:30`` and ``010`` (90 and 8 in YAML 1.1) are not."""
 
 
-for _tag in ("int", "float"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+_NUMBERS = {
+    "int": r"^[-+]?(0|[1-9]\d*|0x[\da-fA-F]+)$",
+    "float": r"^[-+]?((\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?|\.(inf|Inf|INF))$|^\.(nan|NaN|NAN)$",
+}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":int", ":float"))]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in _NUMBERS.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list("-+.0123456789"))
 
 
 def parse_value(text: str) -> Any:
@@ -237,15 +225,11 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         ConfigError: If the file cannot be read, or does not contain a mapping.
     """
     try:
-        with path.open(encoding="utf-8") as opened:
-            text = opened.read(MAX_SIZE + 1)
-        if len(text) > MAX_SIZE:
-            raise ValueError(f"a config has at most {MAX_SIZE:,} characters, and this file has more")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # a null byte in the name, or no text in UTF-8
         raise ConfigError(f"{str(path)!r}: cannot be read: {getattr(error, 'strerror', error)}") from None
     try:
-        node = yaml.compose(text, Loader=_Loader)
-        values = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
+        node, values = yaml.compose(text, Loader=_Loader), yaml.load(text, Loader=_Loader)  # a SafeLoader
     except Exception as error:  # as above
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -260,8 +244,6 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "brackets or sections are nested too deeply"
     reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
     return str(reason).partition("\n")[0] or type(error).__name__
 

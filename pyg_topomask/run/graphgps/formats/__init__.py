@@ -80,9 +80,7 @@ FORMATS: dict[str, Format] = {
         ("Roman-empire", "Amazon-ratings", "Minesweeper", "Tolokers", "Questions"),
     ),
     "PyG-Amazon": _NoSplit(
-        _OneGraph(pyg.Amazon, ["raw/amazon_electronics_{name}.npz"], str.capitalize),
-        ("computers", "photo"),
-        num_splits=0,
+        _OneGraph(pyg.Amazon, ["raw/amazon_electronics_{name}.npz"], str.capitalize), ("computers", "photo")
     ),
     "PyG-Coauthor": _NoSplit(
         _OneGraph(pyg.Coauthor, ["raw/ms_academic_{name:.3}.npz"], {"cs": "CS", "physics": "Physics"}.__getitem__),

@@ -204,9 +204,8 @@ def shapenet(data: DatasetConfig, task: Task) -> LoadedDataset:
     if name is not None:  # PyG numbers the categories that are read, so a single one has the number 0
         task = replace(task, part_labels=(tuple(ShapeNet.seg_classes[name]),))
     raw = Raw("ShapeNet", "", (*(f"raw/{folder}" for folder in ShapeNet.category_ids.values()), "raw/train_test_split"))
-    return from_parts(
-        raw, data, task, lambda root, part: ShapeNet(root, name, split=part, pre_transform=near), data.name
-    )
+    build = lambda root, part: ShapeNet(root, name, split=part, pre_transform=near)  # noqa: E731
+    return from_parts(raw, data, task, build, data.name)
 
 
 def s3dis(data: DatasetConfig, task: Task) -> LoadedDataset:
@@ -217,9 +216,8 @@ def s3dis(data: DatasetConfig, task: Task) -> LoadedDataset:
     need("h5py", "S3DIS")
     area, near = int(data.name[-1]), NearestNeighbors(32)
     raw = Raw("S3DIS", "", ("raw/all_files.txt", "raw/room_filelist.txt"))
-    others, tested = from_raw(
-        raw, data, lambda root: [S3DIS(root, area, train, pre_transform=near) for train in (True, False)], data.name
-    )
+    build = lambda root: [S3DIS(root, area, train, pre_transform=near) for train in (True, False)]  # noqa: E731
+    others, tested = from_raw(raw, data, build, data.name)
     is_val = torch.arange(len(others)) % 10 == 9
     graphs, parts = joined([others[~is_val], others[is_val], tested])
     return LoadedDataset(graphs, task, parts)

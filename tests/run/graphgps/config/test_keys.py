@@ -97,6 +97,7 @@ OURS = [
     ("topomask.independent=false", "None+Linear", "None+GKAT"),
     ("topomask.decay=0.5", "None+GRF", "None+GKAT"),
     ("topomask.tables=head", "None+GRF", None),
+    ("topomask.num_features=8", "None+Linear", "None+Linear topomask.kernel=softmax_rf"),
     ("topomask.num_tables=2", "None+GKAT", "None+GRF"),
     ("topomask.diagonal=corrected", "None+GKAT", "None+GRF"),
     ("topomask.mask_heat.tol=0.1", "None+GRF", None),
@@ -115,14 +116,7 @@ def test_our_own_keys_are_refused_where_nothing_reads_them(key, unread, read):
         check_config(values, [key])
     assert check_config(values, [key, f"gt.layer_type={unread}"])[1][0] == key.split("=")[0]
     if read is not None:
-        assert check_config(PLAIN | {"model": {"loss_fun": "l1"}, "gt": {"layer_type": read}}, [key])[1] == []
-
-
-def test_random_features_are_for_their_kernel():
-    values = PLAIN | {"model": {"loss_fun": "l1"}, "gt": {"layer_type": "None+Linear"}}
-    with pytest.raises(ConfigError, match="num_features: nothing reads it"):
-        check_config(values, ["topomask.num_features=8"])
-    check_config(values, ["topomask.num_features=8", "topomask.kernel=softmax_rf"])
+        assert check_config(PLAIN | {"model": {"loss_fun": "l1"}}, [key, *f"gt.layer_type={read}".split()])[1] == []
 
 
 def test_keys_without_effect_are_accepted_with_any_value(capsys):
@@ -234,6 +228,15 @@ REFUSED = [
     ("dataset.split_mode=errica", r"dataset\.split_mode: .*PyG-TUDataset"),
     (f"{CORA} dataset.split_mode=standard dataset.format=PyG-Amazon dataset.name=photo", r"split_mode: .*no standard"),
     ("dataset.use_node_attr=true", r"dataset\.use_node_attr: only PyG-TUDataset has it"),
+    ("dataset.dir=none/here", r"dataset\.dir: the data folder none/here does not exist"),
+    ("dataset.name=../x", "must be a plain name"),
+    ("dataset.format=OGB dataset.name=ogbg-molpcba dataset.split_mode=cv-stratifiedkfold-5", "folds need classes"),
+    ("dataset.format=OGB dataset.name=ogbl-collab dataset.split_mode=random", "one graph with split edges"),
+    ("dataset.format=PyG-GNNBenchmarkDataset dataset.name=CSL", "CSL has no standard split"),
+    (f"{CORA} dataset.split_mode=cv-kfold-5", "folds need several graphs, and Cora is one"),
+    (f"{CORA} dataset.split_index=1", r"must be below the number of splits of Cora, 1 \(got 1\)"),
+    ("dataset.format=PyG-WebKB dataset.name=texas dataset.split_index=10", r"splits of texas, 10 \(got 10\)"),
+    ("train.sampler=random_partition", "takes parts of one large graph, which PyG-ZINC subset is not"),
     ("model.type=SANTransformer", r"gt\.layer_type: .* takes SANLayer.*\(got 'CustomGatedGCN\+Transformer'\)"),
     ("model.type=Graphormer", r"model\.type: must be one of GPSModel, .*\(got 'Graphormer'\).*None\+Biased"),
     ("model.type=custom_gnn", r"custom_gnn takes gatedgcnconv, gineconv, gcnconv, gatconv \(got 'generalconv'\)"),

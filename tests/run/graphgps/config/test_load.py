@@ -9,7 +9,6 @@ from pyg_topomask.run.graphgps.config.load import load
 
 DATA = "dataset: {format: PyG-MotifDataset, name: circle}\n"
 TEXT = "out_dir: results\n" + DATA + "optim:\n  weight_decay: 1e-5\n  base_lr: 2E-3\n"
-DEEP = "[" * 3000 + "]" * 3000
 
 
 @pytest.fixture
@@ -29,13 +28,14 @@ def test_numbers_are_read(file, tiny):
     assert (config.seed, config.gt.layers, config.optim.base_lr, config.optim.min_lr) == (0, 31, 0.1, 1e-7)
 
 
-@pytest.mark.parametrize("value", ["1:30", "-010", "0777", "190:20:30.15"])
-def test_numbers_of_yaml_1_1_alone_are_refused(file, tiny, value):
-    message = rf"{value} is 60-based or octal in YAML 1\.1; write a plain number"
-    with pytest.raises(ConfigError, match=rf"some\.yaml, line 3, column 10: .*{message}"):
-        load(file(f"{DATA}optim:\n  steps: {value}\n"))
-    with pytest.raises(ConfigError, match=rf"command line: train\.batch_size: .* is not a YAML value .*{message}"):
-        load(tiny, [f"train.batch_size={value}"])
+@pytest.mark.parametrize("value", ["1:30", "190:20:30.15", "010", "-0777"])
+def test_numbers_that_yaml_1_1_reads_in_another_base_are_refused(file, tiny, value):
+    reason = "must not start with 0, which YAML 1.1 reads as octal" if ":" not in value else "input"
+    with pytest.raises(ConfigError, match=rf"some\.yaml, line 3: train\.batch_size: {reason}.*\(got '{value}'\)"):
+        load(file(f"{DATA}train:\n  batch_size: {value}\n"))
+    assert load(tiny, [f"wandb.name={value}"]).config.wandb.name == value
+    with pytest.raises(ConfigError, match=r"optim\.steps: "):
+        load(tiny, [f"optim.steps=[{value}]"])
 
 
 @pytest.mark.parametrize("tag", ["3", "007", "1e5", "2024-01-02"])
@@ -79,11 +79,9 @@ def test_suggestions(tiny, key, suggestion):
         (TEXT.replace("2E-3", ".inf"), r"line 5: optim\.base_lr: .*finite"),
         (TEXT + "gt:\n  sparse:\n    k: 0\n", r"line 8: gt\.sparse\.k: input should be greater .*\(got 0\)"),
         ("optim: {base_lr: 1}\n", r"dataset: this key is required"),
-        (f"a: {DEEP}", "nested too deeply"),
         ("seed: !!python/object/apply:os.system [exit]", "could not determine a constructor"),
         (DATA + "compile: true\n", "compile: moved to train.compile"),
         (f"{DATA}x: &x {{y: *x}}", "line 2: x: unknown key"),
-        (f"{DATA}seed: 0x{'f' * 9000}", r"line 2, column 7: .*a number has 9002 characters; at most 400 are allowed"),
         (f"{DATA}topomask: {{lengths: [.5, x]}}", r"line 2: topomask\.lengths: .*\(got 'x'\)"),
         (DATA.replace("}", f", split_mode: cv-kfold-{'9' * 5000}}}"), r"dataset\.split_mode: .* pattern"),
         (DATA + "".join(f"x{i}: 1\n" for i in range(50)), r"line 21: x19: unknown key\.\n.* has 30 more problems$"),
@@ -99,11 +97,9 @@ def test_wrong_files(file, text, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
-    (tmp_path / "large.yaml").write_text(DATA + "#" * 1_000_000)
     messages = {
         "none": "cannot be read: No such file",
         "bytes": "cannot be read: 'utf-8' codec can't decode",
-        "large": "cannot be read: a config has at most 1,000,000 characters",
     }
     for name, message in messages.items():
         with pytest.raises(ConfigError, match=message):
@@ -136,7 +132,6 @@ def test_an_empty_section_is_at_its_defaults(file):
     [
         (["optim.base_lr"], "no value given"),
         (["seed.x=1"], "'seed' is not a section"),
-        ([f"gt.layers={DEEP}"], r"gt\.layers: .* is not a YAML value .*nested too deeply"),
     ],
 )
 def test_wrong_overrides(tiny, overrides, message):

@@ -8,6 +8,7 @@ import yaml
 
 from pyg_topomask.nn import ATTENTION, MASK, GRFMask, HeadMasks, MixtureMask, RWGNKMask
 from pyg_topomask.nn.gps_network import BIAS
+from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.run import check_config, run_config
 from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.errors import ConfigError, RunError
@@ -15,7 +16,7 @@ from pyg_topomask.run.graphgps.attentions import (
     attention_arguments,
     build_attention,
     build_sampling_transforms,
-    requirements,
+    built_attentions,
 )
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.config.schema import all_keys
@@ -132,8 +133,10 @@ def test_layers_or_heads_have_walks_of_their_own(layer_type, tables, wanted):
     masks = [build_attention(config, name, layer).mask for layer in range(4)]
     assert [mask.tables for mask in masks] == wanted
     data = walks_of(config, 0)(GRAPHS["star"])
-    assert {"walk_diagonal", "walk_table1_diagonal", "walk_table2_diagonal"} <= set(requirements(config))
-    assert set(requirements(config)) <= set(data.to_dict())
+    assert {"walk_diagonal", "walk_table1_diagonal", "walk_table2_diagonal"} <= set(
+        requirements_of(*built_attentions(config))
+    )
+    assert set(requirements_of(*built_attentions(config))) <= set(data.to_dict())
     assert not torch.equal(masks[0](data).to_dense(), masks[1](data).to_dense())
 
 
@@ -142,7 +145,7 @@ def test_a_stitched_mask_gets_walks_for_each_factor():
     config = check_config(PLAIN, [*settings, "topomask.num_tables=2", "topomask.lengths=uniform"])[0].config
     transform = walks_of(config, 0)
     assert (transform.num_tables, transform.lengths) == (6, "uniform")
-    assert set(requirements(config)) <= set(transform(GRAPHS["star"]).to_dict())
+    assert set(requirements_of(*built_attentions(config))) <= set(transform(GRAPHS["star"]).to_dict())
 
 
 @pytest.mark.parametrize(

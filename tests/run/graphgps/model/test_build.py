@@ -109,36 +109,10 @@ def test_walks_only_where_the_attention_needs_them():
     assert (walks.num_walks, walks.seed) == (3, 5)
 
 
-def test_missing_data_folder_is_told_before_loading(tmp_path):
-    config = {"dataset": {"format": "PyG-TUDataset", "name": "ENZYMES", "dir": str(tmp_path / "none")}}
-    with pytest.raises(ConfigError, match=r"dataset\.dir: the data folder .*none does not exist"):
-        check_config(config)
-
-
 def test_a_check_leaves_the_random_state_alone(tiny):
     before = torch.get_rng_state()
     check_config(tiny)
     assert torch.equal(before, torch.get_rng_state())
-
-
-@pytest.mark.parametrize(
-    ("dataset", "overrides", "message"),
-    [
-        ("PyG-ZINC subset", "", r"model\.loss_fun: cross_entropy needs classes, and the task is regression"),
-        ("PyG-ZINC subset", "model.loss_fun=l1 dataset.name=../x", "must be a plain name"),
-        ("OGB ogbg-molpcba", "dataset.split_mode=cv-stratifiedkfold-5", "stratified folds need classes"),
-        ("OGB ogbl-collab", "dataset.task=link_pred dataset.split_mode=random", "one graph with split edges"),
-        ("PyG-GNNBenchmarkDataset CSL", "", "CSL has no standard split"),
-        ("PyG-WebKB texas", "dataset.split_mode=cv-kfold-5", "folds need several graphs, and texas is one"),
-        ("PyG-Planetoid Cora", "dataset.split_index=1", r"must be below the number of splits of Cora, 1 \(got 1\)"),
-        ("PyG-WebKB texas", "dataset.split_index=10", r"number of splits of texas, 10 \(got 10\)"),
-        ("PyG-GNNBenchmarkDataset PATTERN", "train.sampler=random_partition", "which .*PATTERN is not"),
-    ],
-)
-def test_what_a_run_would_refuse_is_refused_ahead_of_loading(dataset, overrides, message):
-    family, name = dataset.split()
-    with pytest.raises(ConfigError, match=message):
-        check_config({"dataset": {"format": family, "name": name}}, overrides.split())
 
 
 @pytest.mark.parametrize(
