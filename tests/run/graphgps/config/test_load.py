@@ -97,10 +97,7 @@ def test_wrong_files(file, text, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
-    messages = {
-        "none": "cannot be read: No such file",
-        "bytes": "cannot be read: 'utf-8' codec can't decode",
-    }
+    messages = {"none": "cannot be read: No such file", "bytes": "cannot be read: 'utf-8' codec can't decode"}
     for name, message in messages.items():
         with pytest.raises(ConfigError, match=message):
             load(str(tmp_path / f"{name}.yaml"))
@@ -128,11 +125,7 @@ def test_an_empty_section_is_at_its_defaults(file):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["optim.base_lr"], "no value given"),
-        (["seed.x=1"], "'seed' is not a section"),
-    ],
+    ("overrides", "message"), [(["optim.base_lr"], "no value given"), (["seed.x=1"], "'seed' is not a section")]
 )
 def test_wrong_overrides(tiny, overrides, message):
     with pytest.raises(ConfigError, match=message) as caught:
