@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.picture import MOST_NODES, as_html
-from pyg_topomask.ops.attention.mask import AttentionMask, DenseBlocks
+from pyg_topomask.ops.attention.mask import AttentionMask, DenseBlocks, Product
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
+from pyg_topomask.ops.memo import cached
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.sparse import Pattern
 
@@ -57,6 +58,7 @@ class MaskOperator(AttentionMask, ABC):
     `pyg_topomask.testing.OperatorCase` checks a new operator.
     """
 
+    is_dense, product_cost = False, 1.0  # what `Product` says of them
     numbers: tuple[Tensor, ...] = ()
     """The numbers from which the entries are computed, for `eps` and for `bound` if the subclass does not define it."""
     _with: Callable[..., MaskOperator]
@@ -122,7 +124,25 @@ class MaskOperator(AttentionMask, ABC):
     def _matmul(self, x: Tensor) -> Tensor:
         """Product with ``x`` of shape ``[N, C]``, or ``[N, H, C]`` if the mask has heads."""
 
-    def product(self, x: Tensor) -> Tensor:
+    @cached
+    def num_multiply_adds(self) -> int:
+        """Multiply-adds of ``op @ x`` for one column of one head.
+
+        A subclass sets it. The default is ``N²``, the cost of a product with the dense matrix.
+        """
+        return self.num_nodes**2
+
+    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+        """What `Product` calls ``contract``."""
+        return None
+
+    @property
+    def product(self) -> Product:
+        return Product(
+            self._apply, lambda: self.num_multiply_adds, self.product_cost, self.contract, stored=self.is_dense
+        )
+
+    def _apply(self, x: Tensor) -> Tensor:
         """Product ``op @ x`` with ``x`` of shape ``[N, *]``, or ``[N, H, *]`` if the mask has heads; the same shape.
 
         Half precision is widened for the product, as under autocast.

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import MaskOperator
-from pyg_topomask.ops.attention.mask import TensorMask
+from pyg_topomask.ops.attention.mask import DENSE_COST, TensorMask
 
 
 class DenseOperator(TensorMask, MaskOperator):
@@ -23,6 +23,7 @@ class DenseOperator(TensorMask, MaskOperator):
     """
 
     product = MaskOperator.product  # checks its input, and takes any trailing shape
+    is_dense, product_cost = True, DENSE_COST
 
     def __init__(self, matrix: Tensor) -> None:
         check_floating("matrix", matrix)

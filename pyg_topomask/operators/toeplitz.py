@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_floating, check_grid_shape
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
+from pyg_topomask.ops.attention.mask import DENSE_COST
 from pyg_topomask.ops.memo import is_learned
 from pyg_topomask.ops.numerics import at_least_float32, product_eps
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_multiply_adds, toeplitz_product
@@ -58,7 +59,7 @@ class ToeplitzOperator(EqualGraphsOperator):
         self.weight, self.numbers, self.dtype, self.device = weight, (weight,), weight.dtype, weight.device
         transform_work = toeplitz_multiply_adds(self.grid_shape)
         self._is_small = self.graph_size**2 <= _MATRIX_SPEED * transform_work
-        self.product_cost = 0.06 if self._is_small else 1.0
+        self.product_cost = DENSE_COST if self._is_small else 1.0
         self._entry_work = _LEARNED_ENTRY if is_learned(weight) else _ENTRY
         self.num_multiply_adds = self.num_graphs * (self.graph_size**2 if self._is_small else transform_work)
 

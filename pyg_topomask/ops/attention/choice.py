@@ -130,7 +130,12 @@ def _cheapest(problem: Problem, path: str) -> str:
         other = "" if path == "auto" else ". path='auto' takes another one"
         raise ValueError(f"path {path!r} cannot serve this problem: {listed}{other}")
     chosen = serving[0] if len(serving) == 1 else min(serving, key=lambda name: _cost(name, problem))
-    if chosen == "dense" and path == "auto" and problem.k.size(0) > limits.dense_nodes and not problem.mask.is_dense:
+    if (
+        chosen == "dense"
+        and path == "auto"
+        and problem.k.size(0) > limits.dense_nodes
+        and not problem.mask.product.stored
+    ):
         warnings.warn("attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)
     return chosen
 
@@ -158,7 +163,7 @@ def _cost(name: str, problem: Problem) -> tuple[bool, float]:
     of which one may be NaN, by 0; and its estimated nanoseconds.
     """
     work = ENGINES[name].work(problem)
-    stored = 0 if problem.mask is None else problem.mask.num_multiply_adds
+    stored = 0 if problem.mask is None else problem.mask.product.count()
     heavy = work.get("held", 0) > max(limits.numbers_held, limits.per_stored * stored)
     crosses = name == "dense" and len(problem.groups.num_nodes) > 1
     return heavy or crosses, estimate(name, problem.v.device.type, work)

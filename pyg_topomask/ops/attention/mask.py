@@ -12,15 +12,18 @@ from torch import Tensor
 from pyg_topomask import plan as plans
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.blocks import BlockLayout
-from pyg_topomask.ops.memo import cached, once_per_batch
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative
-from pyg_topomask.ops.sparse import Combination, Pattern
+from pyg_topomask.ops.sparse import Combination, Pattern, spmm
 
 Rows = tuple[int, int]
 """First row, and last row + 1."""
 
 Entries = Tensor | Combination
 """Entries of pairs, ``[P]`` or ``[P, H]``, perhaps not evaluated yet."""
+
+DENSE_COST = 0.06
+"""Time of a multiply-add of dense matrices, relative to one of sparse matrices."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,27 @@ class DenseBlocks:
 
 
 @dataclass(frozen=True)
+class Product:
+    """Products with a mask: ``product(x)`` is ``mask @ x``."""
+
+    apply: Callable[[Tensor], Tensor]
+    """The product, without a check of ``x``."""
+    count: Callable[[], int]
+    """Multiply-adds for one column of one head; attention chooses its path by them."""
+    cost: float = 1.0
+    """Time of a multiply-add of attention's products with the mask, relative to one of sparse matrices."""
+    contract: Callable[[Tensor, Tensor, Tensor], Tensor | None] = lambda q, k, v: None
+    r"""Sums :math:`\sum_{jr} q_{ir} M_{ij} k_{jr} v_j` for ``q, k [N, H, R]`` and ``v [N, H, D]``, shape ``[N, H, D]``;
+    :obj:`None` if they are not faster than a product with the columns ``k_r v``.
+    """
+    stored: bool = False
+    """Whether the matrix is stored, so that `AttentionMask.to_dense` costs nothing."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.apply(x)
+
+
+@dataclass(frozen=True)
 class Part:
     """A part of a mask: the mask is the sum of its parts, or each part serves some of its heads."""
 
@@ -89,20 +113,8 @@ class AttentionMask:
     """``N``."""
     heads: int | None = None
     """``H`` if every head has its own mask, :obj:`None` if all share one."""
-    is_dense: bool = False
-    """Whether the matrix is stored, so that `to_dense` costs nothing."""
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
-    product_cost: float = 1.0
-    """Time of a multiply-add of attention's products with the mask, relative to one of sparse matrices."""
-
-    @cached
-    def num_multiply_adds(self) -> int:
-        """Multiply-adds of ``op @ x`` for one column of one head; attention chooses its path by them.
-
-        A subclass sets it. The default is ``N²``, the cost of a product with the dense matrix.
-        """
-        return self.num_nodes**2
 
     @property
     def bound(self) -> AttentionMask:
@@ -144,14 +156,9 @@ class AttentionMask:
         """The matrix."""
         raise NotImplementedError
 
-    def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
-        r"""Sums :math:`\sum_{jr} q_{ir} M_{ij} k_{jr} v_j` for ``q, k [N, H, R]`` and ``v [N, H, D]``, shape
-        ``[N, H, D]``; :obj:`None` if they are not faster than a product with the columns ``k_r v``, as by default.
-        """
-        return None
-
-    def product(self, x: Tensor) -> Tensor:
-        """``mask @ x``, for code that ``torch.compile`` traces: it knows no operators of classes."""
+    @property
+    def product(self) -> Product:
+        """The product with the mask, also for code that ``torch.compile`` traces: it knows no operators of classes."""
         raise NotImplementedError
 
     def __matmul__(self, x: Tensor) -> Tensor:
@@ -164,8 +171,6 @@ class TensorMask(AttentionMask):
     Raises:
         ValueError: If the tensor has another shape, or is complex or sparse.
     """
-
-    is_dense, product_cost = True, 0.06
 
     def __init__(self, matrix: Tensor) -> None:
         if matrix.dim() not in (2, 3) or matrix.size(-1) != matrix.size(-2):
@@ -189,9 +194,10 @@ class TensorMask(AttentionMask):
         matrix = self.matrix.to(x.dtype)
         return matrix @ x if self.heads is None else (matrix @ x.transpose(0, 1)).transpose(0, 1)
 
-    def product(self, x: Tensor) -> Tensor:
-        """``mask @ x``."""
-        return self._matmul(x)
+    @property
+    def product(self) -> Product:
+        """The product of matrices."""
+        return Product(self._matmul, lambda: self.num_nodes**2, DENSE_COST, stored=True)
 
 
 class PatternMask(AttentionMask):
@@ -200,13 +206,17 @@ class PatternMask(AttentionMask):
     eps = 0.0
 
     def __init__(self, pattern: Pattern) -> None:
-        self.pattern, self.num_nodes, self.num_multiply_adds = pattern, pattern.num_rows, pattern.nnz
-        self.device = pattern.col.device
+        self.pattern, self.num_nodes, self.device = pattern, pattern.num_rows, pattern.col.device
 
     @property
     def bound(self) -> PatternMask:
         """The mask itself."""
         return self
+
+    @property
+    def product(self) -> Product:
+        """Sums over the pairs."""
+        return Product(lambda x: spmm(self.pattern, x.new_ones(self.pattern.nnz), x), lambda: self.pattern.nnz)
 
     @property
     def support(self) -> Support:
@@ -272,7 +282,7 @@ def row_sums(mask: AttentionMask) -> Tensor:
 
 
 def _has_few_pairs(mask: AttentionMask, support: Support) -> bool:
-    return support.count() <= limits.per_stored * mask.num_multiply_adds
+    return support.count() <= limits.per_stored * mask.product.count()
 
 
 def rows_of(mask: Any, rows: Tensor) -> Tensor:

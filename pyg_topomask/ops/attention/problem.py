@@ -136,7 +136,7 @@ class Problem:
         Linear kernels allow more pairs, because compiled code keeps nothing per pair and head.
         """
         per_number = limits.per_stored // (1 if self.kernel.name == "linear" else 16)
-        return per_number * int(self.mask.num_multiply_adds)
+        return per_number * int(self.mask.product.count())
 
     @cached
     def has_hubs(self) -> bool:

@@ -40,8 +40,8 @@ def refuses_whole(problem: Problem) -> str | None:
 def work_whole(problem: Problem) -> dict[str, float]:
     """Pairs of nodes and heads, their numbers, and the product that makes the matrix unless it is stored."""
     nodes, heads, features, channels = problem.size
-    formed = 0 if problem.mask.is_dense else 1 if problem.owns_bound else 2
-    made = formed * problem.mask.num_multiply_adds * nodes * (problem.mask.heads or 1)
+    formed = 0 if problem.mask.product.stored else 1 if problem.owns_bound else 2
+    made = formed * problem.mask.product.count() * nodes * (problem.mask.heads or 1)
     pairs = nodes * nodes * heads
     numbers = pairs * (features + channels)
     return {"call": 1, "held": pairs, "formed": formed, "made": made, "pair": pairs, "number": numbers}

@@ -26,9 +26,8 @@ def refuses(problem: Problem) -> str | None:
 def work(problem: Problem) -> dict[str, float]:
     """Numbers of the intermediate, and multiply-adds of its products with the mask, weighed by their cost."""
     nodes, heads, features, channels = problem.size
-    columns = heads * features * (channels + 1)
-    products = problem.mask.num_multiply_adds * columns
-    return {"call": 1, "number": nodes * columns, "product": products * problem.mask.product_cost}
+    columns, product = heads * features * (channels + 1), problem.mask.product
+    return {"call": 1, "number": nodes * columns, "product": product.count() * columns * product.cost}
 
 
 def attend(problem: Problem) -> Tensor:
@@ -47,7 +46,7 @@ def attend(problem: Problem) -> Tensor:
         total = (q * _multiply(problem.bound, k)).sum(-1, keepdim=True)
         return torch.cat([sums, total.detach() if problem.signed else total], dim=-1)
 
-    contracted = problem.mask.contract(problem.q, problem.k, values)
+    contracted = problem.mask.product.contract(problem.q, problem.k, values)
     if contracted is not None:
         return problem.finish(slice_sums(problem.q, problem.k, values, contracted), problem.row_norm())
     most = max(_SLICE_COLUMNS, limits.slice_numbers // max(num_nodes, 1))
