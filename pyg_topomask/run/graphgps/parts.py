@@ -23,7 +23,7 @@ from pyg_topomask.run.data.source import Serving, Source
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.attentions import build_sampling_transforms, key_to_set
 from pyg_topomask.run.graphgps.config import Config
-from pyg_topomask.run.graphgps.config.dataset import ONLY_FOR
+from pyg_topomask.run.graphgps.config.dataset import ONLY_FOR, OWN
 from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.model import build_encodings
 from pyg_topomask.run.output.report import layers_text
@@ -223,10 +223,11 @@ def serving_of(config: Config) -> Serving:
     """How the data are put into batches."""
     train = config.train
     given: dict[str, Any] = {"num_workers": config.num_workers, "sampler": train.sampler}
-    if not config.dataset.is_one_graph or train.sampler != "full_batch":
+    own, sampled = config.dataset.format in OWN, train.sampler != "full_batch"  # the user's nodes may be of many graphs
+    if own or sampled or not config.dataset.is_one_graph:
         given |= {"batch_size": train.batch_size, "shuffle": train.shuffle}
-    own = {"neighbor": ["neighbor_sizes"], "walks": ["max_nodes"], "random_partition": ["num_parts"]}
-    given |= {name: getattr(train, name) for name in (own | {"cluster": ["num_parts"]}).get(train.sampler, [])}
+    more = {"neighbor": ["neighbor_sizes"], "walks": ["max_nodes"], "random_partition": ["num_parts"]}
+    given |= {name: getattr(train, name) for name in (more | {"cluster": ["num_parts"]}).get(train.sampler, [])}
     return Serving(**given, evaluation=config.val.sampler, redraw=config.topomask.peek("redraw"))
 
 

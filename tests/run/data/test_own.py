@@ -6,9 +6,12 @@ from torch_geometric.data import Data, InMemoryDataset
 
 from pyg_topomask.datasets import register_dataset
 from pyg_topomask.run.cli import main
+from pyg_topomask.run.data.loaders import loaders, prepare
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
+from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.formats import load_dataset
+from pyg_topomask.run.graphgps.parts import source_of
 from pyg_topomask.run.task import Task, classification
 from tests.hostile import Calls
 
@@ -46,6 +49,16 @@ def test_registered_functions_give_graphs_tasks_and_splits(registries, load, set
     assert (loaded.parts is None) == (count != 6)
     if count == 6:
         assert [part.tolist() for part in loaded.parts] == [[0, 1], [2, 3, 4], [5]]
+
+
+def test_nodes_of_many_graphs_come_in_batches_of_the_given_size(registries):
+    graphs = [graph(number, torch.arange(6) % 3) for number in range(9)]
+    register_dataset("many", lambda: (graphs[:5], graphs[5:7], graphs[7:]))
+    data = {"format": "Registered", "name": "many", "task": "node"}
+    source = source_of(load({"dataset": data, "train": {"batch_size": 2}}).config)
+    train, val, _ = loaders(source.serving, prepare(source, source.load(), 0, []), seed=0)
+    assert [batch.num_graphs for batch in train] == [2, 2, 1]
+    assert len(val) == 1
 
 
 def test_registration_is_checked(registries):
