@@ -193,6 +193,7 @@ ANOTHER = {
         for key, value in {"dropout": 0.5, "act": "tanh", "l2_norm": False}.items()
     },
     "MLPHead.in_channels": 5, "EdgeHead.out_channels": ({"decoding": "concat"}, 2),
+    "Buckets.step": 1.5,
 }  # fmt: skip
 """Another value of an argument: ``value``, or ``(what it acts with, value)``."""
 
@@ -208,7 +209,8 @@ def numbers(name, given, fill):
         data = copy.copy(data)
         data.x, data.edge_attr = (torch.randint(2, (rows, CATEGORIES[name])) for rows in (N, data.num_edges))
     if not isinstance(made, Module):
-        found = [made(data)] if isinstance(made, BaseTransform) else list(made)
+        is_loader = hasattr(made, "__iter__")
+        found = list(made) if is_loader else [made(data)] if isinstance(made, BaseTransform) else made.dummies([data])
         return [torch.as_tensor(value) for part in found for _, value in sorted(part.to_dict().items())]
     for key, value in made.named_parameters() if fill else ():
         value.data.normal_(0.1, 0.4, generator=torch.Generator().manual_seed(zlib.crc32(key.encode())))

@@ -60,7 +60,7 @@ class Buckets:
             _refuse_norms(model, model)
 
     def dummies(self, graphs: Sequence[Data]) -> list[Data]:
-        """The dummy graphs that follow some graphs; the last one has all edges and tables.
+        """The dummy graphs that follow some graphs; the last one has all edges and further entries of tables.
 
         Raises:
             ValueError: If an attribute has other rows than those of nodes, edges, pairs of nodes, tables or graphs, or
@@ -73,41 +73,46 @@ class Buckets:
         sizes = [added * (i + 1) // number - added * i // number for i in range(number)]
         like = max(graphs, key=lambda graph: graph.num_edges)  # its first rows are repeated
         found = [copy.copy(like) for _ in sizes]
+        values = {name: x for name, x in like.to_dict().items() if isinstance(x, Tensor) and x.numel() != 1}
+        counts = {name: _counts(name, graphs) for name in values}
+        tables = [counts[name] for name, x in values.items() if _is_table(name, x)]
         for dummy, size in zip(found, sizes):
             dummy.num_nodes = size
-        counts = {name: _counts(name, graphs) for name, value in like.to_dict().items() if isinstance(value, Tensor)}
-        tables = [counts[name] for name in counts if _is_table(name, like[name])]
-        for name, value in like.to_dict().items():
-            if name == "grid_shape":
-                raise ValueError("Buckets cannot pad grids, whose nodes fill them: use torch.compile(dynamic=True)")
-            rows, is_scalar = counts.get(name, []), isinstance(value, int) or (name in counts and value.numel() == 1)
+            for name, x in like.to_dict().items():
+                is_one = isinstance(x, int) or (isinstance(x, Tensor) and x.numel() == 1)
+                if is_one and [int(graph[name]) for graph in graphs] == nodes:  # such as `walk_size`
+                    dummy[name] = x * 0 + size
+        for name, x in values.items():
+            rows, table = counts[name], _is_table(name, x)
             least = sum(rows) + added * (rows != edges)
             more = self.size(least) - least
-            if rows == edges and least + more == total:  # norms tell rows of nodes and of edges by their number
-                more = self.size(total + 1) - least
-            for dummy, size in zip(found, sizes):
-                further = more if dummy is found[-1] else 0
-                if is_scalar and [int(graph[name]) for graph in graphs] == nodes:  # such as `walk_size`
-                    dummy[name] = value * 0 + size
-                elif is_scalar or name not in counts:
-                    continue
-                elif rows == nodes and not (_is_table(name, value) or (rows == edges and "edge" in name)):
-                    dummy[name] = _repeated(name, value, size)
-                elif rows == edges:
-                    dummy[name] = (
-                        _edges(further, size).to(value) if name == "edge_index" else _repeated(name, value, further)
-                    )
-                elif rows in tables:
-                    dummy[name] = _entries(name, value, size + further, size)
-                elif rows == [n * n for n in nodes]:
-                    dummy[name] = _repeated(name, value, size * size)
-                elif len(set(rows)) > 1:
-                    raise ValueError(f"Buckets cannot pad {name!r}, whose rows are not those of nodes, edges or graphs")
+            if rows == nodes and not (table or (rows == edges and "edge" in name)):
+                lengths = sizes
+            elif rows == edges:  # norms tell rows of nodes and of edges by their number
+                lengths = [0] * (number - 1) + [more if least + more != total else self.size(total + 1) - least]
+            elif rows in tables:
+                lengths = [*sizes[:-1], sizes[-1] + more]
+            elif rows == [n * n for n in nodes]:
+                lengths = [size * size for size in sizes]
+            elif len({*rows}) == 1 and name != "grid_shape":  # of graphs
+                continue
+            else:
+                reason = "rows are those of nodes, edges or graphs, and a grid has no others"
+                raise ValueError(f"Buckets cannot pad {name!r} ({reason}): leave it out, or compile with dynamic=True")
+            for dummy, length, size in zip(found, lengths, sizes):
+                if name == "edge_index":
+                    dummy[name] = _edges(length, size).to(x)
+                elif table:  # each node with itself
+                    dummy[name] = (torch.arange(length) * size // max(length, 1)).to(x).expand(2, -1).clone()
+                else:  # in tables, the distance 0 and the number 1; of a numbered node, the first
+                    row = x[:1] if rows not in tables else torch.full_like(x[:1], float(x.is_floating_point()))
+                    row = x.new_zeros(1, *x.shape[1:]) if "index" in name else row
+                    dummy[name] = row.expand(length, *x.shape[1:]).clone()
         return found
 
 
 def _counts(name: str, graphs: Sequence[Data]) -> list[int]:
-    """Number of rows of an attribute in each graph; of a scalar 1."""
+    """Number of rows of an attribute in each graph."""
     values = [graph[name] for graph in graphs]
     if any(value.layout != torch.strided for value in values):
         raise ValueError(f"Buckets cannot pad {name!r}, a sparse tensor: give graphs an 'edge_index'")
@@ -118,29 +123,16 @@ def _dim(name: str, graph: Data, value: Tensor) -> int:
     return graph.__cat_dim__(name, value) or 0
 
 
-def _is_table(name: str, value: Any) -> bool:
+def _is_table(name: str, value: Tensor) -> bool:
     """Whether an attribute has two nodes for each entry, whose further attributes are as long."""
-    return isinstance(value, Tensor) and "index" in name and value.dim() == 2
+    return "index" in name and value.dim() == 2
 
 
-def _repeated(name: str, value: Tensor, rows: int) -> Tensor:
-    """Rows of a dummy graph, which repeat the first row of ``value``; in numbers of nodes, zeros."""
-    row = value.new_zeros(1, *value.shape[1:]) if "index" in name else value[:1]
-    return row.expand(rows, *value.shape[1:]).clone()
-
-
-def _entries(name: str, value: Tensor, rows: int, nodes: int) -> Tensor:
-    """Entries of a table: of each node with itself, at distance 0, and with the number 1."""
-    if _is_table(name, value):
-        return (torch.arange(rows) * nodes // max(rows, 1)).to(value).expand(2, -1).clone()
-    return torch.full((rows, *value.shape[1:]), float(value.is_floating_point())).to(value)
-
-
-def _edges(rows: int, nodes: int) -> Tensor:
-    """Edges between neighbours in a circle of nodes, in both directions."""
-    edge = torch.arange(rows) // 2
-    ends = torch.stack([edge, edge + (torch.arange(rows) < rows // 2 * 2)]) % max(nodes, 1)
-    return torch.where(torch.arange(rows) % 2 == 0, ends, ends.flip(0))
+def _edges(length: int, nodes: int) -> Tensor:
+    """Edges between neighbours in a circle of nodes, in both directions; one loop if there is an odd number."""
+    edge, is_back = torch.arange(length) // 2, torch.arange(length) % 2 == 1
+    ends = torch.stack([edge, edge + (torch.arange(length) < length // 2 * 2)]) % max(nodes, 1)
+    return torch.where(is_back, ends.flip(0), ends)
 
 
 def _refuse_norms(module: Module, owner: Module) -> None:

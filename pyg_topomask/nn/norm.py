@@ -109,23 +109,22 @@ def _is_by_graph(norm: Module) -> bool:
     return isinstance(norm, BatchNorm1d | NodeLayerNorm) or by_graph
 
 
-def _batch_norm_of(norm: BatchNorm1d, x: Tensor, real: Tensor) -> Tensor:
+def _batch_norm_of(norm: Any, x: Tensor, real: Tensor) -> Tensor:
     """Batch norm with the statistics of the ``real`` rows, ``[N]``; those of the module if it is one row."""
-    (wide,) = at_least_float32(x)
-    wide = wide if x.dim() == 2 else wide.transpose(1, 2).flatten(0, 1)  # [N, C, L] has N L rows
-    real = real[:, None] if x.dim() == 2 else real.repeat_interleave(x.size(2))[:, None]
-    count = real.sum()
+    if x.dim() == 3:  # [N, C, L] has N L rows
+        out = _batch_norm_of(norm, x.transpose(1, 2).flatten(0, 1), real.repeat_interleave(x.size(2)))
+        return out.view(x.size(0), x.size(2), -1).transpose(1, 2)
+    (wide,), real, count = at_least_float32(x), real[:, None], real.sum()
     several, least = count > 1, count.clamp(min=1)
     mean = torch.where(real, wide, 0).sum(0) / least
     var = torch.where(real, (wide - mean).square(), 0).sum(0) / least
-    if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
+    if norm.running_mean is not None:
         with torch.no_grad():
             norm.num_batches_tracked += several
-            rate: Any = 1 / norm.num_batches_tracked.clamp(min=1) if norm.momentum is None else norm.momentum
+            rate = 1 / norm.num_batches_tracked.clamp(min=1) if norm.momentum is None else norm.momentum
             rate = several.to(norm.running_mean) * rate
             norm.running_mean.lerp_(mean.to(rate), rate)
             norm.running_var.lerp_((var * least / (least - 1).clamp(min=1)).to(rate), rate)
         mean, var = torch.where(several, mean, norm.running_mean), torch.where(several, var, norm.running_var)
     out = (wide - mean) * (var + norm.eps).rsqrt()
-    out = out if norm.weight is None else out * norm.weight + norm.bias
-    return (out if x.dim() == 2 else out.view(x.size(0), -1, x.size(1)).transpose(1, 2)).to(x.dtype)
+    return (out if norm.weight is None else out * norm.weight + norm.bias).to(x.dtype)

@@ -10,16 +10,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 from torch_geometric.datasets import FakeDataset
-from torch_geometric.nn import GCNConv, GINConv
+from torch_geometric.nn import GINConv
 
+from pyg_topomask import plan as plans
 from pyg_topomask.loader import Buckets, collate, unpadded
 from pyg_topomask.nn import (
-    ATTENTION,
     HEADS,
-    MASK,
     FullAttention,
     GatedGCN,
-    GPSLayer,
     GPSModel,
     GPSNetwork,
     GPSStack,
@@ -27,48 +25,28 @@ from pyg_topomask.nn import (
     HopMask,
     MaskedAttention,
     PrimphormerAttention,
-    auxiliary_loss,
 )
 from pyg_topomask.nn.encoder.base import NormalizedEncoder
 from pyg_topomask.nn.encoder.features import LinearEdgeEncoder, LinearNodeEncoder
 from pyg_topomask.nn.graph_token import GraphToken
-from pyg_topomask.testing import examples, prepared
+from pyg_topomask.nn.norm import apply_norm
+from pyg_topomask.testing import prepared
+from tests.nn.test_plan import ATTENTIONS, MASKED, attention, model_of, results, slow, tolerance
 
-slow = pytest.mark.slow
-CLOSE = {"rtol": 1e-8, "atol": 1e-10}
+GRF, HOPS = (lambda: GRFAttention(8, 2)), (lambda: MaskedAttention(8, 2, mask=HopMask(2)))
+PADDED = {"rtol": 1e-8, "atol": 1e-10}
 
 
 def graphs_for(module, count=12, nodes=9):
     torch.manual_seed(0)
-    data = FakeDataset(num_graphs=count, avg_num_nodes=nodes, avg_degree=3, num_channels=8, edge_dim=3, task="graph")
-    plain = [Data(x=g.x, edge_index=g.edge_index, num_nodes=g.num_nodes, y=g.y) for g in data]
+    data = FakeDataset(num_graphs=count, avg_num_nodes=nodes, avg_degree=3, num_channels=8, task="graph")
     if isinstance(module, GPSModel):  # for the transforms
         settings = (part.transform_settings for layer in module.layers for part in layer.attentions)
         module.transform_settings = {key: value for each in settings for key, value in each.items()}
-    for graph, given in zip(made := prepared(module, plain), data):
-        graph.x, graph.edge_attr = graph.x.double(), torch.randn(given.num_edges, 3, dtype=torch.float64)
+    made = prepared(module, [Data(x=g.x, edge_index=g.edge_index, num_nodes=g.num_nodes, y=g.y) for g in data])
+    for graph in made:
+        graph.x, graph.edge_attr = graph.x.double(), torch.randn(graph.num_edges, 3, dtype=torch.float64)
     return made
-
-
-def results(model, out):
-    """Output, loss and the gradients of all parameters, and the running statistics."""
-    loss = out.square().sum() + auxiliary_loss(model)
-    grads = torch.autograd.grad(loss, [*model.parameters()], allow_unused=True, materialize_grads=True)
-    return out, loss, *grads, *(buffer.clone() for buffer in model.buffers())
-
-
-def check(model, call, level="num_graphs", close=CLOSE, **sizes):
-    """Compare a padded batch with the same graphs without padding, in training and in evaluation."""
-    graphs = graphs_for(model, **sizes)
-    plain, padded = collate(graphs), collate(graphs, plan=model, buckets=Buckets())
-    real = unpadded(padded)
-    assert padded.num_nodes > plain.num_nodes == real.num_nodes
-    for trains in (True, False):
-        twin = copy.deepcopy(model).train(trains)
-        model.train(trains)
-        wanted = results(twin, call(twin, plain, None))
-        found = results(model, call(model, padded, padded.plan)[: getattr(real, level)])
-        torch.testing.assert_close(found, wanted, **close)
 
 
 def call_model(model, batch, plan):
@@ -77,89 +55,99 @@ def call_model(model, batch, plan):
     return model(batch.x, batch.edge_index, **given, **more)
 
 
-def model_of(attn, conv=lambda _: GCNConv(8, 8), layers=2, **settings):
-    torch.manual_seed(0)
-    return GPSModel(8, 8, 3, layers, conv, attn and (lambda _: attn()), **{"pool": "mean", **settings}).double()
+def check(model, plain, padded, call=call_model, level="num_graphs", close=PADDED):
+    """Compare a padded batch with the same graphs without padding, in training and in evaluation."""
+    real = unpadded(padded)
+    assert padded.num_nodes > plain.num_nodes == real.num_nodes
+    for trains in (True, False):
+        twin = copy.deepcopy(model.train(trains))
+        wanted = results(twin, call(twin, plain, None), [*twin.parameters()])
+        found = results(model, call(model, padded, padded.plan)[: getattr(real, level)], [*model.parameters()])
+        torch.testing.assert_close([*found, *model.buffers()], [*wanted, *twin.buffers()], **close)
 
 
-ATTENTIONS = dict(examples(ATTENTION))
-MASKED = {
-    f"{name}, {kernel}": partial(MaskedAttention, kernel=kernel, mask=mask)
-    for name, mask in examples(MASK).items()
-    for kernel in ("relu", "softmax")
-}
-
-
-def attention(name):
-    make = MASKED.get(name) or ATTENTIONS[name]
-    return lambda: make(8, heads=2, mask=make.keywords["mask"]()) if name in MASKED else make(8, heads=2)
+def batches_of(model, size=12, **sizes):
+    """Batches as they are, and padded."""
+    graphs = graphs_for(model, **sizes)
+    parts = [graphs[start : start + size] for start in range(0, len(graphs), size)]
+    return [(collate(part), collate(part, plan=model, buckets=Buckets())) for part in parts]
 
 
 @slow
-@pytest.mark.parametrize("name", [n for n in (*ATTENTIONS, *MASKED) if "grid_shape" not in attention(n)().requires])
+@pytest.mark.parametrize("name", [n for n in (*ATTENTIONS, *MASKED) if "grid_shape" not in attention(n).requires])
 def test_every_attention(name):
-    check(model_of(attention(name)), call_model, close={"rtol": 1e-3, "atol": 1e-4} if "heat" in name else CLOSE)
+    model = model_of(*[partial(attention, name)] * 2).double()
+    check(model, *batches_of(model)[0], close=tolerance(name) if "heat" in name else PADDED)
 
 
 MODELS = {
-    "GRF": {"attn": lambda: GRFAttention(8, 2)},
+    "GRF": {"attn": GRF},
     "Full, max": {"attn": lambda: FullAttention(8, 2), "pool": "max", "norm": "layer_norm"},
-    "hop, add": {"attn": lambda: MaskedAttention(8, 2, mask=HopMask(2)), "pool": "add", "norm": "graph_norm"},
+    "hops, add": {"attn": HOPS, "pool": "add", "norm": "graph_norm"},
     "Primphormer, nodes": {"attn": lambda: PrimphormerAttention(8, 2), "pool": None, "norm": "node_layer_norm"},
-    "PyG's norms": {"attn": None, "norm": "PairNorm"},
-    "a mean of all batches": {"attn": None, "norm_kwargs": {"momentum": None}},
-    "pre_norm": {"attn": lambda: GRFAttention(8, 2), "pre_norm": True},
-    "token": {"attn": lambda: MaskedAttention(8, 2, mask=HopMask(2)), "pool": "graph_token", "pre_norm": True},
-    "edges": {"attn": None, "conv": lambda _: GatedGCN(8), "edge_dim": 3},
+    "PyG's norms": {"norm": "PairNorm"},
+    "a mean of all batches": {"norm_kwargs": {"momentum": None}},
+    "pre_norm": {"attn": GRF, "pre_norm": True},
+    "token": {"attn": HOPS, "pool": "graph_token", "pre_norm": True},
+    "edges": {"conv": lambda *_: GatedGCN(8), "edge_dim": 3},
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name):
-    model = model_of(**MODELS[name])
-    check(model, call_model, level="num_graphs" if model.pool else "num_nodes")
+    settings = dict(MODELS[name])
+    model = model_of(*[settings.pop("attn", GRF)] * 2, **settings).double()
+    check(model, *batches_of(model)[0], level="num_graphs" if model.pool else "num_nodes")
 
 
 def test_one_node():
     """Batch norms keep their statistics, since one row has no variance."""
-    check(model_of(None), call_model, count=1, nodes=1)
+    model = model_of(GRF).double()
+    check(model, *batches_of(model, count=1, nodes=1)[0])
 
 
 @pytest.mark.parametrize("head", ["graph", "mlp_graph", "san_graph", "node"])
 def test_networks(head):
     torch.manual_seed(0)
     layers = GPSStack(8, 2, lambda _: GatedGCN(8), lambda _: PrimphormerAttention(8, 2))
-    encoders = NormalizedEncoder(LinearNodeEncoder(8, 8)), NormalizedEncoder(LinearEdgeEncoder(8, 3))
     tokens = {"graph_token": GraphToken(8)} if head == "graph" else {}
+    encoders = NormalizedEncoder(LinearNodeEncoder(8, 8)), NormalizedEncoder(LinearEdgeEncoder(8, 3))
     network = GPSNetwork(encoders[0], layers, HEADS[head](8, 3), edge_encoder=encoders[1], **tokens).double()
     level = "num_nodes" if head == "node" else "num_graphs"
-    check(network, lambda model, batch, plan: model(batch, plan=plan), level)
+    check(network, *batches_of(network)[0], lambda model, batch, plan: model(batch, plan=plan), level)
+
+
+def test_norms_of_encodings():
+    """Those of Laplacian eigenvectors have several columns for each channel."""
+    model, norm = model_of(GRF), BatchNorm1d(3)
+    ((plain, padded),), twin = batches_of(model), copy.deepcopy(norm)
+    x = torch.randn(padded.num_nodes, 3, 4)
+    with plans.read(padded.plan):
+        found = apply_norm(norm, x)[: plain.num_nodes]
+        with pytest.raises(ValueError, match="a norm of 7 rows, neither nodes nor edges"):
+            apply_norm(norm, x[:7])
+    torch.testing.assert_close([found, *norm.buffers()], [twin(x[: plain.num_nodes]), *twin.buffers()])
 
 
 def test_layers():
-    layer = GPSLayer(8, GCNConv(8, 8), GRFAttention(8, 2)).double()
-    layer.plan_of_layer = layer.plan
-    layer.plan = lambda batch: layer.plan_of_layer(batch, batch.batch)
-    check(
-        layer,
-        lambda model, batch, plan: model(
-            batch.x, batch.edge_index, batch.batch, batch if plan is None else None, plan=plan
-        ),
-        "num_nodes",
-    )
+    model = model_of(GRF).double()
+    ((plain, padded),) = batches_of(model)
+    layer, padded.plan = model.layers[0], model.layers[0].plan(padded, padded.batch)
+
+    def call(layer, batch, plan):
+        return layer(batch.x, batch.edge_index, batch.batch, None if plan else batch, plan=plan)
+
+    check(layer, plain, padded, call, "num_nodes")
 
 
 def test_a_real_batch_comes_back():
-    model = model_of(lambda: GRFAttention(8, 2))
+    model = model_of(GRF)
     graphs = graphs_for(model)
     loader = DataLoader(graphs, 4, collate_fn=partial(collate, plan=model, buckets=Buckets()), num_workers=2)
     for number, batch in enumerate(loader):
         wanted, real = collate(graphs[4 * number : 4 * number + 4]), unpadded(batch)
-        assert real.keys() == wanted.keys()
-        torch.testing.assert_close(real.to_dict(), wanted.to_dict())
-        torch.testing.assert_close(
-            [g.to_dict() for g in real.to_data_list()], [g.to_dict() for g in wanted.to_data_list()]
-        )
+        for one, other in zip((real, *real.to_data_list()), (wanted, *wanted.to_data_list()), strict=True):
+            torch.testing.assert_close(one.to_dict(), other.to_dict())
     assert unpadded(wanted) is wanted
 
 
@@ -170,78 +158,60 @@ def test_sizes(step):
         assert count <= size <= max(count * step, count)
         assert size >= 2000 or sizes[size] == size
     assert sizes[0] == 0
-    assert len(set(sizes)) < 13 / (step - 1) + 1
-
-
-def batches_of(model, **sizes):
-    graphs = graphs_for(model, **sizes)
-    parts = [graphs[start : start + 24] for start in range(0, len(graphs), 24)]
-    return [(collate(part), collate(part, plan=model, buckets=Buckets())) for part in parts]
+    assert len({*sizes}) < 13 / (step - 1) + 1
 
 
 def shapes_of(batch):
     return tuple(x.shape for x in tree_leaves((batch.x, batch.edge_index, batch.plan)))
 
 
-@pytest.mark.parametrize("attn", [lambda: GRFAttention(8, 2), lambda: MaskedAttention(8, 2, mask=HopMask(2))])
+@pytest.mark.parametrize("attn", [GRF, HOPS])
 def test_at_most_twelve_percent_are_added(attn):
-    model = model_of(attn, layers=1)
-    batches = batches_of(model, count=240, nodes=20)
+    model = model_of(attn)
+    batches = batches_of(model, size=24, count=240, nodes=20)
     for plain, padded in batches:
         plain.real_graphs = padded.real_graphs
         plain.plan = model.plan(plain)
-        before, after = ([max(x.shape) for x in tree_leaves(batch.plan)] for batch in (plain, padded))
-        assert padded.num_edges <= 1.12 * plain.num_edges
+        before, after = ([max(shape) for shape in shapes_of(batch)] for batch in (plain, padded))
         assert all(new <= 1.12 * old for old, new in zip(before, after, strict=True) if old > plain.num_graphs + 1)
     assert len({shapes_of(padded) for _, padded in batches}) < len({shapes_of(plain) for plain, _ in batches}) == 10
 
 
 @slow
-@pytest.mark.parametrize("attn", [lambda: GRFAttention(8, 2), lambda: PrimphormerAttention(8, 2)])
+@pytest.mark.parametrize("attn", [GRF, lambda: PrimphormerAttention(8, 2)])
 def test_each_bucket_is_compiled_once(attn):
     torch._dynamo.reset()
-    model, compiled = model_of(attn), []
+    model, compiled = model_of(attn).double(), []
 
     def backend(graph, inputs):
         compiled.append(graph)
         return graph
 
-    called = torch.compile(model, backend=backend, fullgraph=True, dynamic=False)
-    batches = batches_of(model, count=240, nodes=20)
-    buckets = {shapes_of(padded) for _, padded in batches}
+    called = torch.compile(model.eval(), backend=backend, fullgraph=True, dynamic=False)
+    batches = batches_of(model, size=24, count=240, nodes=20)
     for plain, padded in batches:
-        state = copy.deepcopy(model.state_dict())
-        wanted = results(model, call_model(model, plain, None))
-        model.load_state_dict(state)
-        found = results(model, called(padded.x, padded.edge_index, plan=padded.plan)[: plain.num_graphs])
-        torch.testing.assert_close(found, wanted, **CLOSE)
-    assert len(compiled) == len(buckets) < 10
+        found = called(padded.x, padded.edge_index, plan=padded.plan)[: plain.num_graphs]
+        torch.testing.assert_close(found, call_model(model, plain, None), **PADDED)
+    assert len(compiled) == len({shapes_of(padded) for _, padded in batches}) < 10
 
 
 def test_refusals():
-    model, conv = model_of(lambda: FullAttention(8, 2)), GINConv(Sequential(Linear(8, 8), BatchNorm1d(8), Linear(8, 8)))
+    model, conv = model_of(GRF).double(), GINConv(Sequential(Linear(8, 8), BatchNorm1d(8), Linear(8, 8)))
     graphs = graphs_for(model, count=2)
-    padded = collate(graphs, plan=model, buckets=Buckets())
-    for call in (
-        lambda: call_model(model, padded, None),
-        lambda: model.layers[0](torch.ones(2, 8).double(), None, graph=padded),
-    ):
+    padded, layer = collate(graphs, plan=model, buckets=Buckets()), model.layers[0]
+    for call in (partial(call_model, model, padded, None), partial(layer, padded.x, padded.edge_index, graph=padded)):
         with pytest.raises(ValueError, match=r"run it with its plan, model\(…, plan=batch.plan\)"):
             call()
     with pytest.raises(ValueError, match="DiffGroupNorm has statistics of all rows"):
-        call_model(model_of(None, norm="DiffGroupNorm", norm_kwargs={"groups": 2}), padded, padded.plan)
+        call_model(model_of(GRF, norm="DiffGroupNorm", norm_kwargs={"groups": 2}).double(), padded, padded.plan)
     with pytest.raises(ValueError, match="Buckets need 'plan', the model"):
         collate(graphs, buckets=Buckets())
     with pytest.raises(ValueError, match="Sequential has a batch norm, which would count dummy graphs"):
-        collate(graphs, plan=model_of(None, lambda _: conv), buckets=Buckets())
-    with pytest.raises(ValueError, match="'step' must be a number above 1 \\(got 1\\)"):
+        collate(graphs, plan=model_of(GRF, conv=lambda *_: conv), buckets=Buckets())
+    with pytest.raises(ValueError, match=r"'step' must be a number above 1 \(got 1\)"):
         Buckets(1)
-    for graph in graphs:
-        graph.grid_shape = torch.tensor([[3, 3]])
-    with pytest.raises(ValueError, match=r"cannot pad grids, .*use torch.compile\(dynamic=True\)"):
-        collate(graphs, plan=model, buckets=Buckets())
-    for number, graph in enumerate(graphs):
-        del graph.grid_shape
-        graph.other = torch.zeros(5 + 7 * number)
-    with pytest.raises(ValueError, match="cannot pad 'other', whose rows are not those of nodes, edges or graphs"):
-        collate(graphs, plan=model, buckets=Buckets())
+    for rows in ([5, 12], [2, 2]):
+        for graph, size in zip(graphs, rows):
+            graph["grid_shape"] = torch.zeros(size)
+        with pytest.raises(ValueError, match=r"cannot pad 'grid_shape' .*: leave it out, or compile with dynamic=True"):
+            collate(graphs, plan=model, buckets=Buckets())

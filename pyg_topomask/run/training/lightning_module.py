@@ -63,7 +63,7 @@ class GraphModule(pl.LightningModule):
         self.plans = (training.compile or training.cuda_graphs) and hasattr(model, "plan")
         called = torch.compile(model, dynamic=True, fullgraph=self.plans) if training.compile else model
         self._called: Any = [called]  # no second submodule
-        self._captured = Captured(called, call) if training.cuda_graphs else None
+        self._captured = Captured(self._called[0], call) if training.cuda_graphs else None
         if training.cuda_graphs and (source.serving.sampler != "full_batch" or not self.plans):
             needed = "a model with a method plan(batch), and train.sampler: full_batch"
             raise RunError(f"train.cuda_graphs: it needs {needed}; set it to false")
