@@ -28,8 +28,8 @@ from pyg_topomask.ops.csr import check_edges
 
 HEADER = "graph.json"
 _FORMAT = 1
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.int64, torch.int32, torch.int16, torch.int8,
-           torch.uint8, torch.bool, torch.float64, torch.float32, torch.float16, torch.bfloat16)}  # fmt: skip
+_NAMES = "int64 int32 int16 int8 uint8 bool float64 float32 float16 bfloat16"
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES.split()}
 ROWS_TOGETHER, _KEYS_TOGETHER = 2**20, 2**25
 """Rows, and edges in about these numbers, that `save_edges` sorts at a time."""
 
