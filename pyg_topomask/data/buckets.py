@@ -71,16 +71,17 @@ class Buckets:
         total = self.size(sum(nodes) + number)
         added = total - sum(nodes)
         sizes = [added * (i + 1) // number - added * i // number for i in range(number)]
-        like = max(graphs, key=lambda graph: graph.num_edges)  # its first rows are repeated
+        like = graphs[edges.index(max(edges))]  # its first rows are repeated
         found = [copy.copy(like) for _ in sizes]
         values = {name: x for name, x in like.to_dict().items() if isinstance(x, Tensor) and x.numel() != 1}
         counts = {name: _counts(name, graphs) for name in values}
         tables = [counts[name] for name, x in values.items() if _is_table(name, x)]
         for dummy, size in zip(found, sizes):
             dummy.num_nodes = size
-            for name, x in like.to_dict().items():
-                is_one = isinstance(x, int) or (isinstance(x, Tensor) and x.numel() == 1)
-                if is_one and [int(graph[name]) for graph in graphs] == nodes:  # such as `walk_size`
+        for name, x in like.to_dict().items():
+            is_one = isinstance(x, int) or (isinstance(x, Tensor) and x.numel() == 1)
+            if is_one and [int(graph[name]) for graph in graphs] == nodes:  # such as `walk_size`
+                for dummy, size in zip(found, sizes):
                     dummy[name] = x * 0 + size
         for name, x in values.items():
             rows, table = counts[name], _is_table(name, x)
@@ -113,10 +114,11 @@ class Buckets:
 
 def _counts(name: str, graphs: Sequence[Data]) -> list[int]:
     """Number of rows of an attribute in each graph."""
-    values = [graph[name] for graph in graphs]
-    if any(value.layout != torch.strided for value in values):
+    first = graphs[0][name]
+    if first.layout != torch.strided:
         raise ValueError(f"Buckets cannot pad {name!r}, a sparse tensor: give graphs an 'edge_index'")
-    return [value.size(_dim(name, graphs[0], value)) if value.dim() else 1 for value in values]
+    dim = _dim(name, graphs[0], first)
+    return [graph[name].size(dim) if first.dim() else 1 for graph in graphs]
 
 
 def _dim(name: str, graph: Data, value: Tensor) -> int:
