@@ -68,9 +68,7 @@ def main() -> int:
     picture = draw(summaries, arguments.out)
     console.print(f"Picture of the learned masks and of the results: [bold]{picture}[/bold]", soft_wrap=True)
     seconds = time.perf_counter() - start
-    console.print(
-        f"Took {seconds:.0f} s. Finished runs are kept; delete {arguments.out} to train again.", soft_wrap=True
-    )
+    console.print(f"Took {seconds:.0f} s. Runs are kept; delete {arguments.out} to train again.", soft_wrap=True)
     return 0
 
 
@@ -111,9 +109,7 @@ def draw(summaries: dict[str, dict[str, Any]], out: Path) -> Path:
     panels = {"an image: its pixels are the nodes": digit.x, "without a mask": torch.ones(64) / 64}
     for name in (WALKS, TOEPLITZ):
         panels[name.removeprefix("attention, ")] = learned_row(Path(summaries[name]["folder"]), digit)
-    top.suptitle(
-        "How strongly the mask lets the pixel with the star attend to each pixel (first layer, mean over heads)"
-    )
+    top.suptitle("How strongly the mask lets the pixel with the star attend to each pixel (first layer, mean of heads)")
     for number, (axis, (title, values)) in enumerate(zip(top.subplots(1, 4), panels.items())):
         axis.imshow(values.view(8, 8), cmap="YlGnBu" if number else "gray_r", vmin=0)
         if number:

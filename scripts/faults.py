@@ -129,9 +129,7 @@ def python_faults(file: str, text: str) -> Iterator[Fault]:
 
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):  # module level holds tables and constants
-            yield from (
-                x for statement in node.body for x in visit(statement) if not isinstance(statement, ast.FunctionDef)
-            )
+            yield from (x for part in node.body for x in visit(part) if not isinstance(part, ast.FunctionDef))
 
 
 def cpp_faults(file: str, text: str) -> Iterator[Fault]:
@@ -159,9 +157,7 @@ def choose(tree: Path, count: int, seed: int) -> list[tuple[str, Fault]]:
                 faults |= {(file, x.start, x.stop, x.new): x for x in found}
         draw = random.Random(seed * len(AREAS) + number)
         mixed = draw.sample(list(faults.values()), len(faults))
-        queues[area] = [
-            x for x in mixed if "," not in x.old or draw.random() < 0.3
-        ]  # most exchanges raise errors at once
+        queues[area] = [x for x in mixed if "," not in x.old or draw.random() < 0.3]  # most exchanges raise at once
     chosen: dict[tuple[str, int], tuple[str, Fault]] = {}
     turns = itertools.cycle(AREAS)
     while len(chosen) < count and any(queues.values()):

@@ -258,9 +258,7 @@ class _Buckets:
     def add(self, edges: Tensor) -> None:
         """Append edges ``[2, n]`` to the files of their rows."""
         if edges.dim() != 2 or edges.size(0) != 2 or edges.dtype not in (torch.int64, torch.int32):
-            raise ValueError(
-                f"blocks must be integers [2, n] (got {edges.dtype} {list(edges.shape)}); transpose [n, 2]"
-            )
+            raise ValueError(f"edges must be integers [2, n] (got {edges.dtype} {list(edges.shape)}); transpose [n, 2]")
         edges = edges.long()
         if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= self.num_nodes):
             low, high = (int(bound) for bound in edges.aminmax())

@@ -67,9 +67,7 @@ class LongRangeDataset(SyntheticDataset):
         check_choice("task", task, LONG_RANGE)
         self.task, self.size = task, check_integer("num_nodes", num_nodes, 10, "targets should be several hops away")
         if task == "ring" and self.size % 2 == 1:
-            raise ValueError(
-                f"'num_nodes' of a ring must be even, so that nodes have an opposite one (got {self.size})"
-            )
+            raise ValueError(f"'num_nodes' of a ring must be even, so that each has an opposite one (got {self.size})")
         super().__init__(root, {"task": task, "num_nodes": self.size}, num_graphs, seed, **transforms)
 
     def graph(self, number: int, rng: np.random.Generator) -> Data:

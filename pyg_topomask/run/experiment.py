@@ -104,9 +104,8 @@ class Experiment:
         self.refuse(device_problems(self.training))
         folder = (Path(self.out).expanduser() if out is None else output_path(out, "a folder")) / self.name
         title = f"{self.name} ({text})" if (text := layers_text(**self.labels)) else self.name
-        single = {str(self.seed + i): (self.at(self.seed + i), f"seed {self.seed + i}") for i in range(repeat)}
-        parts = {f"{self.seed}-split{i}": (self.at(self.seed, i), f"split {i}") for i in self.splits}
-        runs = parts or single
+        runs = {f"{self.seed}-split{i}": (self.at(self.seed, i), f"split {i}") for i in self.splits}
+        runs = runs or {str(seed): (self.at(seed), f"seed {seed}") for seed in range(self.seed, self.seed + repeat)}
         notes = dict.fromkeys(note for one, _ in runs.values() for note in one._notes())  # before the data are loaded
         make_folder(folder, "the output folder")
         self._refuse_others(folder)
@@ -123,9 +122,8 @@ class Experiment:
                     dataset = dataset or self.loaded(shown)
                     made = [_made(given, one.seed, len(runs)) for given in (loggers, callbacks)]
                     SeedRun(one, place, called, *made).run(dataset, shown)
-        summary = summarize(
-            self.name, __version__, [*read_results(folder).values()], self.training.metric, **self.labels
-        )
+        results = [*read_results(folder).values()]
+        summary = summarize(self.name, __version__, results, self.training.metric, **self.labels)
         if is_main():
             write_json(folder / "summary.json", summary)
         return summary | {"folder": str(folder)}
@@ -162,9 +160,7 @@ class Experiment:
 
     def _description(self) -> dict[str, Any]:
         """What runs in one folder must agree in, as plain values."""
-        training = {
-            name: value for name, value in vars(self.training).items() if not (callable(value) or name == "accelerator")
-        }
+        training = {name: x for name, x in vars(self.training).items() if not (callable(x) or name == "accelerator")}
         described = {"data": self.data.name, "split": asdict(self.data.split), "training": training}
         return json.loads(json.dumps(described | {"settings": dict(self.settings)}, default=str))
 
@@ -174,15 +170,13 @@ class Experiment:
 
     def _refuse_others(self, folder: Path) -> None:
         """Refuse a folder that has runs of another experiment."""
-        here = self._description()
+        new = self._description()
         for path in sorted(folder.glob("*/experiment.json")):
-            there = json.loads(path.read_text(encoding="utf-8"))
-            different = [
-                f"{key} is {there.get(key)} there and {here[key]} here" for key in here if there.get(key) != here[key]
-            ]
-            if different:
+            old = json.loads(path.read_text(encoding="utf-8"))
+            found = [f"{key} is {old.get(key)} there and {new[key]} here" for key in new if old.get(key) != new[key]]
+            if found:
                 raise RunError(
-                    f"{path.parent} is of another experiment ({'; '.join(different)}); choose another out or name"
+                    f"{path.parent} is of another experiment ({'; '.join(found)}); choose another out or name"
                 )
 
 

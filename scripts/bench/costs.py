@@ -227,9 +227,8 @@ def main() -> None:
     print(json.dumps(table, indent=1))
     shown = ", ".join(f"{share:.0%} of the problems: {np.quantile(losses, share):.2f}" for share in (0.5, 0.9, 1.0))
     print(f"time of the engine that is chosen over that of the fastest, at most, in {shown}")
-    save_json(
-        args.out / f"costs_{args.device}.json", {"machine": machine(), "table": table, "rows": rows, "losses": losses}
-    )
+    report = {"machine": machine(), "table": table, "rows": rows, "losses": losses}
+    save_json(args.out / f"costs_{args.device}.json", report)
     if args.write:
         write(args.device, table)
 

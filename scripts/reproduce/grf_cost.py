@@ -93,9 +93,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         texts = (f"{_digits(row[n]['madds'] / 1e6)} M, {_digits(row[n]['ms'])} ms" if n in row else "–" for n in names)
         cells.append([f"{int(size):,}", *texts])
     if report["exponents"]:
-        cells.append(
-            ["exponent", *(f"{slope['madds']:.2f}, {slope['ms']:.2f}" for slope in report["exponents"].values())]
-        )
+        cells.append(["exponent", *(f"{row['madds']:.2f}, {row['ms']:.2f}" for row in report["exponents"].values())])
     yield from markdown(" | ".join(f"{title}:" for title in ("nodes", *names)), cells)
 
 

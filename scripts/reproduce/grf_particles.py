@@ -38,9 +38,7 @@ from pyg_topomask.transforms import AddRandomWalks
 WIDTH, HEADS, LAYERS, HOPS = 24, 2, 4, 3
 EPOCHS, BATCH, RATE, DECAY = 16, 2, 6e-3, 1e-4
 COUNTS, QUICK_COUNTS, FRAMES = (24, 8, 16), (4, 2, 2), 8
-SYSTEMS = {force: (force, 300) for force in FORCES} | {
-    f"{force}, 10,000 particles": (force, 10_000) for force in FORCES
-}
+SYSTEMS = {kind: (kind, 300) for kind in FORCES} | {f"{kind}, 10,000 particles": (kind, 10_000) for kind in FORCES}
 """Force, and number of particles."""
 
 FIRST = "GRF interlacer"

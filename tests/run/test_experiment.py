@@ -78,9 +78,7 @@ def test_objects_serve_one_run_and_functions_of_the_seed_several(tmp_path):
     assert seen.epochs == [0, 1, 2, 3]
     assert "val_mae" in next(tmp_path.glob("log/*/metrics.csv")).read_text()
     many = lambda seed: made.setdefault(seed, Seen())  # noqa: E731
-    experiment(seed=3).run(
-        tmp_path / "b", repeat=2, callbacks=many, loggers=[lambda seed: CSVLogger(tmp_path, f"{seed}")]
-    )
+    experiment(seed=3).run(tmp_path / "b", repeat=2, callbacks=many, loggers=[lambda n: CSVLogger(tmp_path, f"{n}")])
     assert {seed: len(one.epochs) for seed, one in made.items()} == {3: 4, 4: 4}
     assert len([*tmp_path.glob("[34]/*/metrics.csv")]) == 2
     with pytest.raises(RunError, match="2 runs cannot share loggers or callbacks: give functions of the seed"):
@@ -100,9 +98,7 @@ def test_a_run_that_a_callback_ended_resumes_and_equals_an_undisturbed_one(tmp_p
 
 def test_another_experiment_does_not_get_into_the_same_folder(tmp_path):
     experiment(settings={"width": 8}).run(tmp_path)
-    with pytest.raises(
-        RunError, match=r"other experiment \(settings is \{'width': 8\} there and \{'width': 9\} here\)"
-    ):
+    with pytest.raises(RunError, match=r"experiment \(settings is \{'width': 8\} there and \{'width': 9\} here\)"):
         experiment(settings={"width": 9}).run(tmp_path)
     assert experiment(settings={"width": 8}, seed=1).run(tmp_path)["seeds"] == [0, 1]
 

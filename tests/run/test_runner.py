@@ -132,9 +132,8 @@ def test_settings_of_training_change_the_run(tiny, tmp_path, monkeypatch):
     tiny["gt"]["layer_type"], tiny["topomask"] = "GIN+Primphormer", {}
     pulled = run_config(tiny, tmp_path / "pulled")["metrics"]["val_loss"]["mean"]
     monkeypatch.undo()
-    assert (
-        run_config(tiny, tmp_path / "own")["metrics"]["val_loss"]["mean"] != pulled < 10
-    )  # the auxiliary loss is trained on, and not reported
+    # The auxiliary loss is trained on, and not reported.
+    assert run_config(tiny, tmp_path / "own")["metrics"]["val_loss"]["mean"] != pulled < 10
 
 
 @pytest.mark.slow

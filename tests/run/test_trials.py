@@ -64,9 +64,7 @@ def test_the_sample_has_batches_of_training_graphs(tiny, monkeypatch):
 
 def test_a_trial_predicts_an_epoch_and_memory(tiny, monkeypatch):
     """Seconds are not measured: training takes 10, of which each of two evaluations takes 4."""
-    monkeypatch.setattr(
-        trials.Timer, "time_elapsed", lambda timer, stage="train": {"train": 10, "validate": 4}.get(stage)
-    )
+    monkeypatch.setattr(trials.Timer, "time_elapsed", lambda _, stage="train": {"train": 10, "validate": 4}.get(stage))
     sample = replace(sample_of(tiny)[2], steps=(10, 5), nodes=10**6)
     found = run_trial(read(tiny, ["gt.layer_type=GIN+KMIP", "train.eval_period=4"]), sample, 10**6)
     assert found.problem == ""

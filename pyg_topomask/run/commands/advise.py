@@ -111,9 +111,7 @@ def as_text(found: Mapping[str, Trial]) -> Group:
         "parameters": lambda trial: f"{trial.parameters:,}",
         "hops": lambda trial: "–" if trial.hops is None else f"{trial.hops:.2f}",
     }
-    columns = {
-        name: ["–" if trial.problem else cell(trial) for trial in found.values()] for name, cell in shown.items()
-    }
+    columns = {name: ["–" if one.problem else cell(one) for one in found.values()] for name, cell in shown.items()}
     problems = [f"{name}: {' '.join(trial.problem.split())}" for name, trial in found.items() if trial.problem]
     caption = "\n".join([_CAPTION, *problems])
     return titled_table("attentions, the fastest first", {"attention": list(found), **columns}, caption)
@@ -143,9 +141,7 @@ def candidates(config: Config, only: Sequence[str] = ()) -> dict[str, list[str]]
     unknown = next((name for name in only if name not in layers), None)
     if unknown is not None:
         choices = ", ".join(layers)
-        raise RunError(
-            f"--attention: nothing is called {unknown!r}; there are {choices}." + did_you_mean(unknown, layers)
-        )
+        raise RunError(f"--attention: none is called {unknown!r}; there are {choices}." + did_you_mean(unknown, layers))
     found = {}
     for name in only or layers:
         attention, mask = layers[name]

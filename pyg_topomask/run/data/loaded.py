@@ -59,9 +59,7 @@ def as_dataset(found: Any, task: Task) -> LoadedDataset:
     graphs = [found] if isinstance(found, Data) else found
     first = graphs[0] if hasattr(graphs, "__getitem__") and len(graphs) else None
     if not isinstance(first, Data):
-        raise RunError(
-            f"dataset: there must be a Data, or a list of them that is not empty (got {type(found).__name__})"
-        )
+        raise RunError(f"dataset: it must be a Data, or a list of them that is not empty (got {type(found).__name__})")
     shapes = set()
     for number, graph in enumerate(graphs):
         _check(graph, number, task)
@@ -69,13 +67,11 @@ def as_dataset(found: Any, task: Task) -> LoadedDataset:
     if len(shapes) > 1:
         raise RunError(f"dataset: nodes of all graphs need as many features 'x' (got rows of shape {shapes})")
     if task.kind in ("regression", "multilabel"):
-        return LoadedDataset(
-            graphs, Task(task.level, task.kind, max(1, first[task.target_name].numel() // task.count(first))), parts
-        )
-    if task.level == "edge":
-        return LoadedDataset(graphs, task, parts)
-    most = max(int(graph[task.target_name].max()) for graph in graphs)
-    return LoadedDataset(graphs, classification(task.level, max(2, most + 1)), parts)
+        task = Task(task.level, task.kind, max(1, first[task.target_name].numel() // task.count(first)))
+    elif task.level != "edge":
+        most = max(int(graph[task.target_name].max()) for graph in graphs)
+        task = classification(task.level, max(2, most + 1))
+    return LoadedDataset(graphs, task, parts)
 
 
 def _check(graph: Data, number: int, task: Task) -> None:

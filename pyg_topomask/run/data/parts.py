@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,6 @@ from pyg_topomask.loader import PartSampler, set_epoch, single
 from pyg_topomask.run.data.source import Serving
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 def graph_parts(train: Serving, graph: Data, seed: int, transforms: Sequence[BaseTransform]) -> GraphParts:
@@ -136,7 +133,7 @@ class RootedNeighborhoods(WalkNeighborhoods):
     ) -> None:
         super().__init__(graph, graph.counted, batch_size, max_nodes=max_nodes, seed=seed, transform=transform)
 
-    def shared(self, rank: int, num_processes: int) -> Self:
+    def shared(self, rank: int, num_processes: int) -> RootedNeighborhoods:
         """The share of one of several processes: every so many target nodes of each batch, at least one."""
         parts = copy.copy(self)
         parts.share = (rank, num_processes)

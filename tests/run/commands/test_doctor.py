@@ -57,9 +57,7 @@ def test_it_advises_what_helps_and_nothing_else(found, words):
 
 @pytest.mark.slow
 def test_no_import_changes_the_environment():
-    code = (
-        "import os; before = dict(os.environ); import pyg_topomask.nn, pyg_topomask.run.cli, pyg_topomask.transforms\n"
-    )
-    code += "from pyg_topomask.run import run_config; assert dict(os.environ) == before, set(os.environ) - set(before)"
+    code = "import os; old = dict(os.environ); import pyg_topomask.nn, pyg_topomask.run.cli, pyg_topomask.transforms\n"
+    code += "from pyg_topomask.run import run_config; assert dict(os.environ) == old, set(os.environ) - set(old)"
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     subprocess.run([sys.executable, "-c", code], check=True, env=plain)

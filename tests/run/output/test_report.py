@@ -56,9 +56,7 @@ def test_columns_are_those_of_all_epochs(tmp_path):
 def test_curves_have_whole_epochs_and_a_name_with_dollar_signs_is_no_formula(tmp_path, monkeypatch):
     figure = pytest.importorskip("matplotlib.figure").Figure
     made, savefig = [], figure.savefig
-    monkeypatch.setattr(
-        figure, "savefig", lambda self, *given, **more: made.append(self) or savefig(self, *given, **more)
-    )
+    monkeypatch.setattr(figure, "savefig", lambda self, *x, **more: made.append(self) or savefig(self, *x, **more))
     rows = [{"epoch": i, "train_loss": 1.0, "val_loss": 1.0, "val_ap": 0.5} for i in range(3)]
     write_curves(tmp_path / "curves.png", rows, 1, "a $b_$ c", "ap")
     assert all(tick == round(tick) for axes in made[0].axes for tick in axes.get_xticks())
