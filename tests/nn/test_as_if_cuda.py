@@ -11,6 +11,7 @@ from torch_geometric.data import Batch
 
 from pyg_topomask.nn import ATTENTION, MASK, MaskedAttention, auxiliary_loss
 from pyg_topomask.nn.attention.base import has_carry
+from pyg_topomask.ops.attention import problem
 from pyg_topomask.ops.topk import backends
 from pyg_topomask.testing.examples import examples, prepared
 from pyg_topomask.testing.graphs import GRAPHS
@@ -40,6 +41,20 @@ def gradients(attn, batch, x):
     out = out[0] if carry else out
     (out.square().sum() + auxiliary_loss(attn)).backward()
     return [out.detach(), x.grad, *(p.grad for p in attn.parameters() if p.grad is not None)]
+
+
+def test_a_plan_counts_no_graphs(monkeypatch):
+    """A run with a plan, which may be captured, does not ask for the sizes of graphs: they lie on the device."""
+    attn = build(next(name for name in ATTENTIONS if name.startswith("Exphormer")))
+    graphs = prepared(attn, [GRAPHS[graph].clone() for graph in ("path", "star", "two_parts")])
+    batch = Batch.from_data_list(graphs)
+    x, plan = torch.randn(batch.num_nodes, 8), attn.plan(batch)
+    wanted = attn(x, batch.batch, batch)
+    monkeypatch.setattr(problem, "size_groups", None)
+    with mode.AsIfCuda() as gpu:
+        found = mode.to_cuda(attn)(x.to(mode.DEVICE), plan=plan.to(mode.DEVICE))
+    assert len(gpu.kernels) > 0
+    torch.testing.assert_close(found.inner, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", [*ATTENTIONS, *MASKS])

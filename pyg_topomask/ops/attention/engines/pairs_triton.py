@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyg_topomask import plan as plans
 from pyg_topomask.ops import triton_support
 from pyg_topomask.ops.attention.kernels import KERNELS, EdgeVectors, Kernel, factors_kept
 from pyg_topomask.ops.attention.problem import Problem
@@ -188,7 +189,8 @@ def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
     edge, of_pair = (None, None) if problem.edges is None else problem.edges[:2]
     entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
     seed = draw_seeds(1, device=problem.v.device) if problem.dropout else None
-    longest = max(problem.groups.num_nodes, default=0)
+    # A plan has no sizes of graphs on the host, and may end with a long row of padded pairs.
+    longest = problem.k.size(0) if plans.reading() else max(problem.groups.num_nodes, default=0)
     numbers = KERNELS.index(kernel.name), kernel.negative_slope, problem.dropout, longest
     rest = pattern.rowptr, pattern.col, of_pair, seed, *numbers
     sums = pattern.restore(_pair_sums(entry, q, k, v, None if bounds is entries else bound, edge, *rest)[0])
