@@ -16,7 +16,7 @@ from torch_geometric.nn.attention import PerformerAttention
 from pyg_topomask.checks import check_dtype
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.edge_probe import ending_explanations
-from pyg_topomask.nn.graph_attributes import graph_of, weight_of_edges, with_weight
+from pyg_topomask.nn.graph_attributes import check_planned, graph_of, weight_of_edges, with_weight
 from pyg_topomask.nn.named import as_attention
 from pyg_topomask.nn.norm import accepts, apply_norm
 from pyg_topomask.nn.reset import reset
@@ -109,6 +109,7 @@ class GPSConv(torch_geometric.nn.GPSConv):
                 by default. Without ``graph``, masks read ``edge_weight`` and ``edge_type``, too.
         """
         check_dtype(self, x)
+        check_planned(graph)
         if self.conv is not None and "edge_weight" not in kwargs:
             kwargs = with_weight(self.conv, kwargs, weight_of_edges(graph, edge_index, x.dtype), edge_index)
         if batch is None and graph is not None:

@@ -18,6 +18,7 @@ from pyg_topomask.nn import (
     HEADS,
     FullAttention,
     GatedGCN,
+    GPSConv,
     GPSModel,
     GPSNetwork,
     GPSStack,
@@ -198,8 +199,12 @@ def test_each_bucket_is_compiled_once(attn):
 def test_refusals():
     model, conv = model_of(GRF).double(), GINConv(Sequential(Linear(8, 8), BatchNorm1d(8), Linear(8, 8)))
     graphs = graphs_for(model, count=2)
-    padded, layer = collate(graphs, plan=model, buckets=Buckets()), model.layers[0]
-    for call in (partial(call_model, model, padded, None), partial(layer, padded.x, padded.edge_index, graph=padded)):
+    padded, conv_layer = (
+        collate(graphs, plan=model, buckets=Buckets()),
+        GPSConv(8, None, attn_type="transformer").double(),
+    )
+    layers = (partial(one, padded.x, padded.edge_index, graph=padded) for one in (model.layers[0], conv_layer))
+    for call in (partial(call_model, model, padded, None), *layers):
         with pytest.raises(ValueError, match=r"run it with its plan, model\(…, plan=batch.plan\)"):
             call()
     with pytest.raises(ValueError, match="DiffGroupNorm has statistics of all rows"):
