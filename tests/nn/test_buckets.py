@@ -8,6 +8,7 @@ import torch
 from torch.nn import BatchNorm1d, Linear, Sequential
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
+from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.datasets import FakeDataset
 from torch_geometric.nn import GINConv
@@ -39,7 +40,7 @@ PADDED = {"rtol": 1e-8, "atol": 1e-10}
 
 
 def graphs_for(module, count=12, nodes=9):
-    torch.manual_seed(0)
+    seed_everything(0)
     data = FakeDataset(num_graphs=count, avg_num_nodes=nodes, avg_degree=3, num_channels=8, task="graph")
     if isinstance(module, GPSModel):  # for the transforms
         settings = (part.transform_settings for layer in module.layers for part in layer.attentions)
