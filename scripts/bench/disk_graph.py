@@ -21,19 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _measure as bench
 import torch
-from _measure import (
-    Watch,
-    bench_parser,
-    described,
-    exponent,
-    in_fresh_process,
-    machine,
-    markdown,
-    milliseconds,
-    resumed,
-    save_json,
-)
 from torch import Tensor
 
 from pyg_topomask.data import DiskGraph, save_edges
@@ -106,15 +95,15 @@ WORKS = {
 def measure(work: str, folder: Path, num_nodes: int, batches: int) -> dict[str, float]:
     """Seconds and MiB of one kind of work, done once or several times."""
     torch.set_num_threads(1)
-    watch, repeats = Watch(), {"part": REPEATS, "neighborhoods": batches, "shard": REPEATS}.get(work, 0)
+    watch, repeats = bench.Watch(), {"part": REPEATS, "neighborhoods": batches, "shard": REPEATS}.get(work, 0)
     steps = WORKS[work](folder, num_nodes, repeats + 1)
-    times = milliseconds(lambda: next(steps), max(1, repeats), min(1, repeats))
+    times = bench.milliseconds(lambda: next(steps), max(1, repeats), min(1, repeats))
     return {"seconds": times["cpu"] / 1e3, "wall": times["wall"] / 1e3, **watch.memory}
 
 
 def engines(folder: Path, num_nodes: int, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Seconds of all shards by one process, and by two workers of each engine, and whether their bits are the same."""
-    watch, found, first = Watch(), {}, None
+    watch, found, first = bench.Watch(), {}, None
     for name, workers in (("processes", 1), *((name, 2) for name in names)):
         for path in folder.glob("*.pt"):
             path.unlink()
@@ -138,16 +127,16 @@ def table(report: dict[str, Any]) -> Iterator[str]:
         cells.append(["exponent", ""])
         for work in WORKS:
             seconds = {nodes: row[work]["seconds"] for nodes, row in rows.items() if work in row}
-            cells[-1].append(f"{exponent(list(seconds), list(seconds.values())):.2f}")
-    yield described(report["machine"]) + "\n"
-    yield from markdown(" | ".join(f"{title}:" for title in ("nodes", "edges", *WORKS)), cells)
+            cells[-1].append(f"{bench.exponent(list(seconds), list(seconds.values())):.2f}")
+    yield bench.described(report["machine"]) + "\n"
+    yield from bench.markdown(" | ".join(f"{title}:" for title in ("nodes", "edges", *WORKS)), cells)
     for name, found in report.get("engines", {}).items():
         yield f"{name}: " + "{wall:.1f} s, {cpu:.1f} of processors, same bits: {same}".format(**found)
 
 
 def main() -> None:
     """Measure each size, and print a table."""
-    parser = bench_parser(__doc__ or "", "20,000 and 40,000 nodes")
+    parser = bench.bench_parser(__doc__ or "", "20,000 and 40,000 nodes")
     parser.add_argument("--nodes", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--works", nargs="*", default=list(WORKS), choices=WORKS)
     parser.add_argument("--batches", type=int, default=REPEATS, help="batches of neighborhoods")
@@ -155,18 +144,18 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where graphs are kept (default: a temporary folder)")
     options = parser.parse_args()
     path = options.out / "disk_graph.json"
-    report = resumed(path, {"machine": machine()}, "rows")
+    report = bench.resumed(path, {"machine": bench.machine()}, "rows")
     for num_nodes in [20_000, 40_000] if options.quick else options.nodes:
         with tempfile.TemporaryDirectory() as temporary:
             folder = (options.folder or Path(temporary)) / str(num_nodes) / "graph"
             row = report["rows"].setdefault(str(num_nodes), {})
             for work in options.works:
-                row[work] = in_fresh_process(measure, work, folder, num_nodes, options.batches)
+                row[work] = bench.in_fresh_process(measure, work, folder, num_nodes, options.batches)
                 row["edges"] = DiskGraph(folder).num_edges
-                save_json(path, report)
+                bench.save_json(path, report)
             if options.engines and "engines" not in report:
                 report["engines"] = engines(folder.with_name("walks"), num_nodes, options.engines)
-                save_json(path, report)
+                bench.save_json(path, report)
     print("\n".join(table(report)))
 
 

@@ -19,14 +19,8 @@ from operators import grid_edges, random_parent
 from torch import Tensor
 from torch_geometric.data import Data
 
+from pyg_topomask import operators
 from pyg_topomask.nn import GRFMask, RWGNKMask
-from pyg_topomask.operators import (
-    ForestExpOperator,
-    HeatOperator,
-    PowerSeriesOperator,
-    ToeplitzOperator,
-    TreeDistanceOperator,
-)
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, sample_walks, topk_inner_product
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.hops import hop_pairs
@@ -60,18 +54,22 @@ def kernels(size: int) -> dict[tuple[str, str], Callable[[], Any]]:
     linear, softmax = (partial(f, q, k, v) for f in (masked_linear_attention, masked_softmax_attention))
     sliced = partial(masked_linear_attention, *one, path="factored")
     return {
-        ("blocks", "Toeplitz"): lambda: linear(ToeplitzOperator(line, (64,), size // 64), batch, path="blocks"),
-        ("blocks", "Toeplitz, softmax"): lambda: softmax(ToeplitzOperator(line.square(), (64,), size // 64), batch),
+        ("blocks", "Toeplitz"): lambda: linear(
+            operators.ToeplitzOperator(line, (64,), size // 64), batch, path="blocks"
+        ),
+        ("blocks", "Toeplitz, softmax"): lambda: softmax(
+            operators.ToeplitzOperator(line.square(), (64,), size // 64), batch
+        ),
         ("dropout", "dropout"): lambda: dropout(x, 0.3),
-        ("forest", "exponential"): lambda: ForestExpOperator(parent, entries[:size], time, 0.0) @ x,
-        ("forest", "tree distances"): lambda: TreeDistanceOperator(parent, hops[:9], "histogram") @ x,
-        ("forest", "tree attention"): lambda: sliced(TreeDistanceOperator(parent, hops)),
+        ("forest", "exponential"): lambda: operators.ForestExpOperator(parent, entries[:size], time, 0.0) @ x,
+        ("forest", "tree distances"): lambda: operators.TreeDistanceOperator(parent, hops[:9], "histogram") @ x,
+        ("forest", "tree attention"): lambda: sliced(operators.TreeDistanceOperator(parent, hops)),
         ("hops", "three hops"): lambda: hop_pairs(edges, size, 3),
         ("linear", "unmasked"): lambda: linear(None),
         ("pairs", "GRF"): lambda: linear(mask(graph), path="pairwise"),
         ("pairs", "RWGNK, softmax"): lambda: softmax(walked(graph)),
-        ("polynomial", "heat"): lambda: sliced(HeatOperator(edges, size, time, weight, tol=1e-5)),
-        ("polynomial", "power series"): lambda: sliced(PowerSeriesOperator(edges, size, coeffs, weight)),
+        ("polynomial", "heat"): lambda: sliced(operators.HeatOperator(edges, size, time, weight, tol=1e-5)),
+        ("polynomial", "power series"): lambda: sliced(operators.PowerSeriesOperator(edges, size, coeffs, weight)),
         ("primal", "primal map"): lambda: primal_map(q.repeat(1, 2, 1), x[:, :30], *matrix)[0],
         ("sparse", "square of the adjacency"): lambda: sparse_product(pattern, entries, pattern, entries),
         ("topk", "Gaussian, k = 10"): lambda: topk_inner_product(*few, 10),

@@ -29,19 +29,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import grid as grid_graph
 
+from pyg_topomask import operators
 from pyg_topomask.nn import GRFMask, MaskedAttention, RWGNKMask
-from pyg_topomask.operators import (
-    CausalOperator,
-    ForestExpOperator,
-    GridHeatOperator,
-    HeatOperator,
-    HypercubeHeatOperator,
-    LowRankOperator,
-    MaskOperator,
-    PowerSeriesOperator,
-    ToeplitzOperator,
-    TreeDistanceOperator,
-)
 from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -62,34 +51,34 @@ def grid_edges(num_nodes: int) -> Tensor:
     return edge_index[:, edge_index[0] != edge_index[1]]
 
 
-def forest(parent: Tensor) -> MaskOperator:
-    return ForestExpOperator(parent, torch.rand(parent.numel()), -0.5, 0.0)
+def forest(parent: Tensor) -> operators.MaskOperator:
+    return operators.ForestExpOperator(parent, torch.rand(parent.numel()), -0.5, 0.0)
 
 
-def toeplitz(*shape: int) -> MaskOperator:
-    return ToeplitzOperator(torch.rand(*(2 * size - 1 for size in shape)), shape)
+def toeplitz(*shape: int) -> operators.MaskOperator:
+    return operators.ToeplitzOperator(torch.rand(*(2 * size - 1 for size in shape)), shape)
 
 
-def walks(mask: torch.nn.Module, independent: bool, num_nodes: int) -> MaskOperator:
+def walks(mask: torch.nn.Module, independent: bool, num_nodes: int) -> operators.MaskOperator:
     graph = Data(edge_index=grid_edges(num_nodes), num_nodes=num_nodes)
     return mask(AddRandomWalks(seed=0, independent=independent)(graph))
 
 
-BUILD: dict[str, Callable[[int], MaskOperator]] = {
-    "causal": lambda n: CausalOperator(torch.zeros(n, dtype=torch.long)),
+BUILD: dict[str, Callable[[int], operators.MaskOperator]] = {
+    "causal": lambda n: operators.CausalOperator(torch.zeros(n, dtype=torch.long)),
     "forest, random tree": lambda n: forest(random_parent(n)),
     "forest, deep tree": lambda n: forest(random_parent(n, 3)),
     "forest, path": lambda n: forest(torch.arange(n) - 1),
-    "tree distance, 8 hops": lambda n: TreeDistanceOperator(random_parent(n), torch.rand(9), "histogram"),
-    "tree distance, centroid": lambda n: TreeDistanceOperator(random_parent(n), torch.rand(n), "centroid"),
-    "tree distance, path": lambda n: TreeDistanceOperator(torch.arange(n) - 1, torch.rand(n), "centroid"),
+    "tree distance, 8 hops": lambda n: operators.TreeDistanceOperator(random_parent(n), torch.rand(9), "histogram"),
+    "tree distance, centroid": lambda n: operators.TreeDistanceOperator(random_parent(n), torch.rand(n), "centroid"),
+    "tree distance, path": lambda n: operators.TreeDistanceOperator(torch.arange(n) - 1, torch.rand(n), "centroid"),
     "Toeplitz, 2 axes": lambda n: toeplitz(isqrt(n), isqrt(n)),
     "Toeplitz, 1 axis": lambda n: toeplitz(n),
-    "grid heat": lambda n: GridHeatOperator((isqrt(n), isqrt(n)), 2.0),
-    "hypercube heat": lambda n: HypercubeHeatOperator(n.bit_length() - 1, 0.5),
-    "heat, tol 1e-4": lambda n: HeatOperator(grid_edges(n), n, 1.0, tol=1e-4),
-    "power series, 4 hops": lambda n: PowerSeriesOperator(grid_edges(n), n, torch.rand(5)),
-    "low rank, 16": lambda n: LowRankOperator(torch.rand(n, 16), torch.rand(n, 16)),
+    "grid heat": lambda n: operators.GridHeatOperator((isqrt(n), isqrt(n)), 2.0),
+    "hypercube heat": lambda n: operators.HypercubeHeatOperator(n.bit_length() - 1, 0.5),
+    "heat, tol 1e-4": lambda n: operators.HeatOperator(grid_edges(n), n, 1.0, tol=1e-4),
+    "power series, 4 hops": lambda n: operators.PowerSeriesOperator(grid_edges(n), n, torch.rand(5)),
+    "low rank, 16": lambda n: operators.LowRankOperator(torch.rand(n, 16), torch.rand(n, 16)),
     "GRF, 16 walks": lambda n: walks(GRFMask(), True, n),
     "RWGNK, 16 walks": lambda n: walks(RWGNKMask(), False, n),
 }
@@ -105,13 +94,13 @@ def products(num_nodes: int, repeats: int) -> dict[str, dict[str, float]]:
     """Milliseconds, declared multiply-adds per node, and ratio of the time with an existing dense matrix."""
     torch.manual_seed(0)
     dense, x = torch.rand(num_nodes, num_nodes), torch.randn(num_nodes, COLUMNS)
-    operators = {name: build(num_nodes) for name, build in BUILD.items()}
-    functions: dict[str, Callable[[], Any]] = {name: lambda o=op: o @ x for name, op in operators.items()}
+    made = {name: build(num_nodes) for name, build in BUILD.items()}
+    functions: dict[str, Callable[[], Any]] = {name: lambda o=op: o @ x for name, op in made.items()}
     for name in ("forest, random tree", "tree distance, 8 hops"):
         functions[f"{name}, plain torch"] = lambda f=functions[name]: without_compiler(f)
     times = in_turns({"dense": lambda: dense @ x, **functions}, repeats)
     result = {name: {"milliseconds": ms, "ratio": times["dense"] / ms} for name, ms in times.items()}
-    for name, operator in operators.items():
+    for name, operator in made.items():
         result[name]["multiply_adds_per_node"] = operator.num_multiply_adds / num_nodes
     for name, row in result.items():
         print(f"{name:36s} {row['milliseconds']:9.2f} ms  {row['ratio']:7.1f} x faster than dense at {num_nodes:,}")
@@ -122,9 +111,9 @@ def products(num_nodes: int, repeats: int) -> dict[str, dict[str, float]]:
 def long_path(num_nodes: int) -> dict[str, float]:
     """Seconds of the first product on a path, without a compiler and with everything that a new graph needs."""
     x, seconds = torch.randn(num_nodes, COLUMNS), {}
-    builds: dict[str, Callable[[Tensor], MaskOperator]] = {
+    builds: dict[str, Callable[[Tensor], operators.MaskOperator]] = {
         "forest": forest,
-        "tree distance": lambda parent: TreeDistanceOperator(parent, torch.rand(num_nodes)),
+        "tree distance": lambda parent: operators.TreeDistanceOperator(parent, torch.rand(num_nodes)),
     }
     for name, build in builds.items():
         parent = torch.arange(num_nodes) - 1
@@ -142,7 +131,7 @@ def beside_scipy(num_nodes: int, repeats: int) -> dict[str, float]:
     lap = laplacian(csr_matrix((torch.ones(edge_index.size(1)).double(), edge_index.numpy()), (num_nodes, num_nodes)))
     for diffusion in (1.0, 5.0):
         for tol, dtype in ((1e-4, torch.float32), (1e-8, torch.float64)):
-            operator = HeatOperator(edge_index, num_nodes, diffusion, tol=tol)
+            operator = operators.HeatOperator(edge_index, num_nodes, diffusion, tol=tol)
             x = torch.randn(num_nodes, COLUMNS, dtype=dtype)
             both = {
                 "ours": lambda o=operator, x=x: o @ x,
@@ -180,11 +169,11 @@ class OneMask(torch.nn.Module):
 
     requires = ()
 
-    def __init__(self, build: Callable[[], MaskOperator]) -> None:
+    def __init__(self, build: Callable[[], operators.MaskOperator]) -> None:
         super().__init__()
         self.build = build
 
-    def forward(self, graph: Data) -> MaskOperator:
+    def forward(self, graph: Data) -> operators.MaskOperator:
         return self.build()
 
 
@@ -197,14 +186,14 @@ def equal_graphs(repeats: int) -> dict[str, float]:
     batch, weight = torch.arange(32).repeat_interleave(64), torch.rand(4, 15, 15, requires_grad=True)
     times = torch.ones(4, requires_grad=True)
     graph, x = Data(batch=batch, num_nodes=2048), torch.randn(2048, 64)
-    masks: dict[str, Callable[[], MaskOperator] | None] = {
+    masks: dict[str, Callable[[], operators.MaskOperator] | None] = {
         "unmasked": None,
-        "causal": lambda: CausalOperator(batch),
-        "Toeplitz": lambda: ToeplitzOperator(weight[0], (8, 8), 32),
-        "Toeplitz per head": lambda: ToeplitzOperator(weight, (8, 8), 32),
-        "grid heat": lambda: GridHeatOperator((8, 8), times[0], 32),
-        "grid heat per head": lambda: GridHeatOperator((8, 8), times, 32),
-        "hypercube heat": lambda: HypercubeHeatOperator(6, times[0], 32),
+        "causal": lambda: operators.CausalOperator(batch),
+        "Toeplitz": lambda: operators.ToeplitzOperator(weight[0], (8, 8), 32),
+        "Toeplitz per head": lambda: operators.ToeplitzOperator(weight, (8, 8), 32),
+        "grid heat": lambda: operators.GridHeatOperator((8, 8), times[0], 32),
+        "grid heat per head": lambda: operators.GridHeatOperator((8, 8), times, 32),
+        "hypercube heat": lambda: operators.HypercubeHeatOperator(6, times[0], 32),
     }
     layers = {name: MaskedAttention(64, 4, mask=None if m is None else OneMask(m)) for name, m in masks.items()}
     steps = {name: lambda a=layer: a(x, batch, graph).sum().backward() for name, layer in layers.items()}

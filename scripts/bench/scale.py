@@ -15,19 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import _measure as bench
 import torch
-from _measure import (
-    bench_parser,
-    described,
-    draw_lines,
-    exponent,
-    in_fresh_process,
-    keep_memory,
-    machine,
-    markdown,
-    milliseconds,
-    save_json,
-)
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
@@ -73,22 +62,22 @@ def measure(name: str, num_nodes: int) -> dict[str, float]:
 
     attn(torch.randn(64, CHANNELS), None, prepare(attn, 64))  # load libraries and compile before memory is measured
     mib = peak_mib(step)
-    keep_memory()
-    return {"mib": float(mib or math.nan), "seconds": milliseconds(step, 3)["cpu"] / 1e3}
+    bench.keep_memory()
+    return {"mib": float(mib or math.nan), "seconds": bench.milliseconds(step, 3)["cpu"] / 1e3}
 
 
 def grow(name: str, powers: range, gib: float, seconds: float) -> dict[str, Any]:
     """Measurements of one attention for growing graphs, its exponents, and the largest graph that fits."""
     rows: dict[int, dict[str, float]] = {}
     for power in powers:
-        rows[2**power] = row = in_fresh_process(measure, name, 2**power)
+        rows[2**power] = row = bench.in_fresh_process(measure, name, 2**power)
         print(f"{name:12} {2**power:10,} nodes {row['seconds']:8.3f} s {row['mib']:9.1f} MiB", flush=True)
         card = CARDS[name]
         too_slow = row["seconds"] * 2**card.time > seconds
         if too_slow or row["mib"] * 2**card.memory > gib * 1024:
             break
     last = dict(list(rows.items())[-FITTED:])
-    fitted = {key: exponent(list(last), [row[key] for row in last.values()]) for key in ("seconds", "mib")}
+    fitted = {key: bench.exponent(list(last), [row[key] for row in last.values()]) for key in ("seconds", "mib")}
     size, row = list(rows.items())[-1]
     largest = size * (gib * 1024 / row["mib"]) ** (1 / max(fitted["mib"], 0.5))
     return {"rows": rows, "exponents": fitted, "largest": int(largest)}
@@ -110,34 +99,32 @@ def table(report: Mapping[str, Any]) -> Iterator[str]:
         exponents = f"{slopes['seconds']:.2f} ({card.time:g})", f"{slopes['mib']:.2f} ({card.memory:g})"
         largest = float(f"{found['largest']:.2g}")
         rows.append((name, *exponents, f"{size:,}", f"{row['seconds']:.2f}", f"{row['mib']:,.0f}", f"{largest:,.0f}"))
-    yield f"\n{described(report['machine'])}\n"
+    yield f"\n{bench.described(report['machine'])}\n"
     head = "attention or mask | exponent of time: | of memory: | largest graph measured: | s: | MiB:"
-    yield from markdown(f"{head} | nodes that fit into {report['gib']:g} GiB:", rows)
+    yield from bench.markdown(f"{head} | nodes that fit into {report['gib']:g} GiB:", rows)
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
     """Time and memory over the number of nodes."""
     shown = {"forward and backward (s)": "seconds", "peak memory (MiB)": "mib"}
     panels = {
-        title: {
-            name: [(size, row[key]) for size, row in case["rows"].items()] for name, case in report["cases"].items()
-        }
+        title: {name: [(size, row[key]) for size, row in one["rows"].items()] for name, one in report["cases"].items()}
         for title, key in shown.items()
     }
-    draw_lines(panels, path, "nodes", "", "xy")
+    bench.draw_lines(panels, path, "nodes", "", "xy")
 
 
 def main() -> int:
-    parser = bench_parser(__doc__ or "", "2^10 to 2^13 nodes")
+    parser = bench.bench_parser(__doc__ or "", "2^10 to 2^13 nodes")
     parser.add_argument("--only", nargs="+", choices=list(CARDS), default=list(CARDS))
     parser.add_argument("--gib", type=float, default=16.0, help="memory to fill")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest step")
     options = parser.parse_args()
     powers = range(10, 14) if options.quick else range(12, 26)
-    report: dict[str, Any] = {"machine": machine(), "gib": options.gib, "cases": {}}
+    report: dict[str, Any] = {"machine": bench.machine(), "gib": options.gib, "cases": {}}
     for name in options.only:
         report["cases"][name] = grow(name, powers, options.gib, options.seconds)
-        save_json(options.out / "scale.json", report)
+        bench.save_json(options.out / "scale.json", report)
     draw(report, options.out / "scale.png")
     print("\n".join(table(report)))
     problems = list(exceeded(report))

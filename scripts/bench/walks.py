@@ -18,19 +18,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import _measure as bench
 import torch
-from _measure import (
-    bench_parser,
-    both_clocks,
-    described,
-    in_fresh_process,
-    in_turns,
-    keep_memory,
-    machine,
-    markdown,
-    ring_with_bridges,
-    save_json,
-)
 from grf import knn_sphere
 from torch import Tensor
 from torch_geometric.data import Data
@@ -67,7 +56,7 @@ def gathered_walks(rowptr: Tensor, col: Tensor, start: Tensor, length: int) -> T
 
 def steps(graph: Data, repeats: int, library: str | None) -> dict[str, dict[str, float]]:
     """Million steps per second, of wall time and of processor time, of every method on a graph."""
-    keep_memory()
+    bench.keep_memory()
     torch.manual_seed(0)
     csr = to_csr(graph.edge_index, graph.num_nodes)
     nodes = torch.arange(graph.num_nodes)[csr.degree > 0]
@@ -89,7 +78,7 @@ def steps(graph: Data, repeats: int, library: str | None) -> dict[str, dict[str,
         calls["torch_cluster, no halting"] = lambda: walk(rowptr, col, starts, FIXED, 1.0, 1.0)
     calls["plain torch, no halting"] = lambda: gathered_walks(rowptr, col, starts, FIXED)
     found = {}
-    for name, ms in both_clocks(calls, repeats).items():
+    for name, ms in bench.both_clocks(calls, repeats).items():
         million = taken.get(name, float(starts.numel() * FIXED)) / 1e6
         found[name] = {
             "million steps": million,
@@ -101,9 +90,9 @@ def steps(graph: Data, repeats: int, library: str | None) -> dict[str, dict[str,
 
 def small(repeats: int) -> dict[str, float]:
     """Milliseconds of processor time of the transform for each graph, alone and in a list."""
-    transform, graphs = AddRandomWalks(seed=0), [ring_with_bridges(12 + number % 29) for number in range(1000)]
-    one = in_turns({"one graph": lambda: transform(graphs[14])}, 20 * repeats)
-    (many,) = in_turns({"graphs": lambda: transform(graphs)}, repeats).values()
+    transform, graphs = AddRandomWalks(seed=0), [bench.ring_with_bridges(12 + number % 29) for number in range(1000)]
+    one = bench.in_turns({"one graph": lambda: transform(graphs[14])}, 20 * repeats)
+    (many,) = bench.in_turns({"graphs": lambda: transform(graphs)}, repeats).values()
     return one | {"each of 1,000 graphs": many / 1000}
 
 
@@ -156,30 +145,30 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     cells = "{nodes:,} | {seconds:.2f} | {processor seconds:.2f} | {MiB:,.0f}"
     large = ((name, cells.format_map(row)) for name, row in report["large"].items())
     return [
-        f"{described(report['machine'])}.\n",
-        *markdown("million steps per second (per processor second) | kNN: | random:", rates),
-        *("", *markdown("AddRandomWalks, ms of processor time | :", small)),
-        *("", *markdown(" | nodes: | seconds: | processor seconds: | peak MiB:", large)),
+        f"{bench.described(report['machine'])}.\n",
+        *bench.markdown("million steps per second (per processor second) | kNN: | random:", rates),
+        *("", *bench.markdown("AddRandomWalks, ms of processor time | :", small)),
+        *("", *bench.markdown(" | nodes: | seconds: | processor seconds: | peak MiB:", large)),
     ]
 
 
 def main() -> None:
-    parser = bench_parser(__doc__ or "", "a sixteenth of the nodes")
+    parser = bench.bench_parser(__doc__ or "", "a sixteenth of the nodes")
     parser.add_argument("--torch-cluster", metavar="LIBRARY", help="its compiled walks, `_rw_cpu.so`")
     options = parser.parse_args()
     share = 16 if options.quick else 1
     repeats = 3 if options.quick else 9
     graphs = {"kNN": knn_sphere(2**17 // share), "random": random_graph(2**17 // share)}
-    report: dict[str, Any] = {"machine": machine(), "steps": {}, "large": {}}
+    report: dict[str, Any] = {"machine": bench.machine(), "steps": {}, "large": {}}
     for name, graph in graphs.items():
-        report["steps"][name] = in_fresh_process(steps, graph, repeats, options.torch_cluster)
-    report["small"] = in_fresh_process(small, repeats)
+        report["steps"][name] = bench.in_fresh_process(steps, graph, repeats, options.torch_cluster)
+    report["small"] = bench.in_fresh_process(small, repeats)
     million, power = 10**6 // share, 2**20 // share
     for name, by_transform in (("sample_walks", False), ("AddRandomWalks, two tables", True)):
-        report["large"][name] = {"nodes": million, **in_fresh_process(sampling, million, by_transform)}
-    for name, row in in_fresh_process(attention, power).items():
+        report["large"][name] = {"nodes": million, **bench.in_fresh_process(sampling, million, by_transform)}
+    for name, row in bench.in_fresh_process(attention, power).items():
         report["large"][f"GRFAttention, forward + backward, {name} step"] = {"nodes": power, **row}
-    save_json(options.out / "walks.json", report)
+    bench.save_json(options.out / "walks.json", report)
     print("\n".join(lines(report)))
 
 

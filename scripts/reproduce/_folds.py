@@ -13,22 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import _tables as tables
 from _bench import described, machine, markdown, read_json, resumed
 from _fitting import mean_and_spread
-from _tables import (
-    Report,
-    commit,
-    finish,
-    plot_curves,
-    plot_runs,
-    positive,
-    read_curve,
-    read_options,
-    start,
-    store,
-    table_parser,
-    warmup_of,
-)
 from _verdicts import gap_interval
 from scipy import stats
 
@@ -76,7 +63,7 @@ def schedule(epochs: int, warmup: int, tag: str) -> list[str]:
 
 def planned(path: Path, tag: str, run: int, epochs: int, settings: Iterable[str]) -> list[str]:
     """Overrides of a config for one run: settings, a seed, and so many epochs with the config's share of warm-up."""
-    return [*settings, f"seed={run}", *schedule(epochs, warmup_of(path, epochs), f"{tag}-{epochs}-{run}")]
+    return [*settings, f"seed={run}", *schedule(epochs, tables.warmup_of(path, epochs), f"{tag}-{epochs}-{run}")]
 
 
 def run_folder(path: Path, out: Path, settings: Sequence[str]) -> Path:
@@ -95,7 +82,7 @@ def run_once(
     found = {part: summary["metrics"][f"{part}_{metric}"]["values"][0] for part in ("val", "test")}
     found |= {"seconds": seconds, "ran": summary["epochs"][0], "parameters": summary["num_parameters"]}
     if curves:
-        found["curves"] = read_curve(run_folder(path, out, settings), metric, seconds / found["ran"])
+        found["curves"] = tables.read_curve(run_folder(path, out, settings), metric, seconds / found["ran"])
     return found
 
 
@@ -184,7 +171,7 @@ def dearest_epochs(dataset: str, method: str, planned: int, found: Mapping[str, 
     return round(planned * max(times.values()) / times[method])
 
 
-def machines(report: Report) -> str:
+def machines(report: tables.Report) -> str:
     """Where the runs were made, with the numbers of runs on each data set if the machines differ.
 
     A trial (``--quick``) is said to be one.
@@ -193,7 +180,7 @@ def machines(report: Report) -> str:
     return trial + _places(report)
 
 
-def _places(report: Report) -> str:
+def _places(report: tables.Report) -> str:
     """The machines; the numbers of runs on each data set if there are several."""
     found: dict[str, Counter[str]] = {}
     for row in report["rows"].values():
@@ -269,7 +256,7 @@ class Comparison:
     most: int = 10
     longer: str | None = None
 
-    def lines(self, report: Report) -> Iterator[str]:
+    def lines(self, report: tables.Report) -> Iterator[str]:
         """The table, and how the runs were made."""
         yield f"{machines(report)}. {self.what} {SPREAD}\n"
         columns = self.columns | ({"equal": "equal"} if self.first else {})
@@ -306,7 +293,7 @@ class Comparison:
         metric = self.metrics.get(row["dataset"])
         return self.form if metric is None else (100, 2) if metric in PERCENT else (1, 4)
 
-    def plot(self, report: Report, path: Path) -> None:
+    def plot(self, report: tables.Report, path: Path) -> None:
         """Validation results over time, with a panel for each data set, or the test results of all runs."""
         panels: dict[str, dict[str, Sequence[Any]]] = {}
         curves = all("curves" in row for row in report["rows"].values())
@@ -316,7 +303,7 @@ class Comparison:
                 panel, line = f"{panel}, equal {row['equal']}", row["method"]
             scaled = [self._form(row)[0] * value for value in row["test"]]
             panels.setdefault(panel, {})[line] = row["curves"] if curves else scaled
-        plot_curves(panels, path) if curves else plot_runs(panels, self.label, path)
+        tables.plot_curves(panels, path) if curves else tables.plot_runs(panels, self.label, path)
 
     def all_methods(self) -> list[str]:
         """All methods, and the one of equal time."""
@@ -324,7 +311,7 @@ class Comparison:
 
     def start(self) -> None:
         """Do this as a script, whose errors are one line."""
-        start(self.main)
+        tables.start(self.main)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Make the first run of every row of a data set, then the second, and so on. Draw a plot at the end.
@@ -335,15 +322,17 @@ class Comparison:
         Raises:
             RunError: If no data set is found, or if the folder has a report with other settings.
         """
-        parser = table_parser(self.doc or "", self.name, "2 epochs, 1 run")
+        parser = tables.table_parser(self.doc or "", self.name, "2 epochs, 1 run")
         for option, names in (("--datasets", list(self.epochs)), ("--methods", self.all_methods())):
             default = [name for name in names if name not in self.optional]
             parser.add_argument(option, nargs="+", choices=names, default=default)
         parser.add_argument(
             "--runs", type=int, choices=range(1, 1 + self.most), default=self.runs, help="folds or seeds"
         )
-        parser.add_argument("--epochs", type=positive, help="epochs of each run, instead of those of the data set")
-        options = read_options(parser, arguments)
+        parser.add_argument(
+            "--epochs", type=tables.positive, help="epochs of each run, instead of those of the data set"
+        )
+        options = tables.read_options(parser, arguments)
         if options.quick:
             options.runs, options.epochs = 1, 2
         settings = {"quick": options.quick, "epochs": options.epochs}
@@ -356,7 +345,7 @@ class Comparison:
                 print(f"{dataset} is left out: {error}")
         if not report["rows"]:
             raise RunError("nothing was run, because no data set was found")
-        finish(report, self.lines, self.plot, options)
+        tables.finish(report, self.lines, self.plot, options)
 
     def _fill(self, report: dict[str, Any], dataset: str, run: int, options: argparse.Namespace) -> None:
         """Make one run of every row. Write the report after each."""
@@ -377,8 +366,8 @@ class Comparison:
                 if name in row or not begun:  # what earlier runs did not record stays out
                     row.setdefault(name, []).append(value)
             report["rows"][key] = row
-            report["commits"] = sorted({*report.get("commits", []), commit()})
-            store(report, self.lines, options)
+            report["commits"] = sorted({*report.get("commits", []), tables.commit()})
+            tables.store(report, self.lines, options)
 
     def _planned(self, dataset: str, methods: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
         for method in methods:

@@ -10,23 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _verdicts as rules
 import yaml
 from _fitting import mean_and_spread
-from _verdicts import (
-    CONFIRMED,
-    NOT_RUN,
-    NOTHING,
-    OPEN,
-    REFUTED,
-    Finding,
-    How,
-    judge,
-    median,
-    numbers,
-    overall,
-    report_of,
-    row_of,
-)
 
 PAPERS, QUESTIONS, CHOICES = (Path(__file__).with_name(f"{name}.yaml") for name in ("papers", "questions", "choices"))
 MANY = 4  # claims of which a table has their number alone
@@ -41,24 +27,24 @@ def figure(stored: Path, found: re.Match[str]) -> str:
         ValueError: If several rows have all names.
     """
     name, names, place, decimals, percent = found.groups()
-    row = row_of(report_of(stored / f"{name}.json"), names)
+    row = rules.row_of(rules.report_of(stored / f"{name}.json"), names)
     if row is None:
         return "–"
     if " ÷ " in place:
-        return f"{median(row, place):.{decimals}f}"
-    return mean_and_spread([100 ** (percent == "%") * value for value in numbers(row, place)], int(decimals))
+        return f"{rules.median(row, place):.{decimals}f}"
+    return mean_and_spread([100 ** (percent == "%") * value for value in rules.numbers(row, place)], int(decimals))
 
 
-def finding(row: Mapping[str, Any], stored: Path) -> Finding:
+def finding(row: Mapping[str, Any], stored: Path) -> rules.Finding:
     """The word for all claims of a row, and their figures, or how many hold."""
     if row.get("comparable", True) is False:
-        return Finding(NOTHING)
-    how = How(**{name: row[name] for name in How._fields if name in row})
-    claims = [judge(claim, stored, how) for claim in row.get("claims", [])]
-    word = overall(claim.word for claim in claims) if claims else NOT_RUN
-    ran = [claim for claim in claims if claim.word != NOT_RUN]
-    some = f"{sum(claim.word == CONFIRMED for claim in ran)} of {len(claims)}"
-    return Finding(word, "; ".join(claim.figures for claim in ran) if len(ran) < MANY else some)
+        return rules.Finding(rules.NOTHING)
+    how = rules.How(**{name: row[name] for name in rules.How._fields if name in row})
+    claims = [rules.judge(claim, stored, how) for claim in row.get("claims", [])]
+    word = rules.overall(claim.word for claim in claims) if claims else rules.NOT_RUN
+    ran = [claim for claim in claims if claim.word != rules.NOT_RUN]
+    some = f"{sum(claim.word == rules.CONFIRMED for claim in ran)} of {len(claims)}"
+    return rules.Finding(word, "; ".join(claim.figures for claim in ran) if len(ran) < MANY else some)
 
 
 def filled(text: str, stored: Path) -> str:
@@ -76,14 +62,14 @@ def lines(paper: Mapping[str, Any], stored: Path) -> Iterator[str]:
         ours = filled(row.get("ours", "–"), stored) + (f" ([page]({row['page']}.md))" if "page" in row else "")
         state = (
             f"**{word}**"
-            + (f", {figures}" if word not in (CONFIRMED, NOT_RUN, NOTHING) else "")
+            + (f", {figures}" if word not in (rules.CONFIRMED, rules.NOT_RUN, rules.NOTHING) else "")
             + (f": {row['why']}" if "why" in row else "")
         )
         yield f"| {row['item']} | {row['claim']} | {row['published']} | {ours} | {state} |"
     yield f"\n{paper['others']} Theorems: {paper['theorems']}"
 
 
-def counted(found: Iterable[Finding]) -> str:
+def counted(found: Iterable[rules.Finding]) -> str:
     """How many claims have each word."""
     return ", ".join(f"{count} {word}" for word, count in Counter(word for word, _ in found).most_common())
 
@@ -112,7 +98,7 @@ def first_page(stored: Path) -> str:
         words = counted(finding(row, stored) for row in paper["rows"])
         made.append(f"| [{paper['name']}](docs/papers.md#{paper['name'].lower()}) | {words} |")
     made.append("\n| verdict | our own questions |\n|---|---|")
-    questions: dict[str, list[str]] = {word: [] for word in (CONFIRMED, REFUTED, OPEN, NOT_RUN)}
+    questions: dict[str, list[str]] = {word: [] for word in (rules.CONFIRMED, rules.REFUTED, rules.OPEN, rules.NOT_RUN)}
     for row in yaml.safe_load(QUESTIONS.read_text()):
         questions[finding(row, stored).word].append(f"[{row['question']}](docs/results/{row['page']}.md)")
     made += [f"| **{word}** | {' · '.join(texts)} |" for word, texts in questions.items()]

@@ -23,20 +23,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import _images as images
 from _fitting import begin, gin, mean_and_spread
 from _folds import Comparison
-from _images import (
-    HEADS,
-    WIDTH,
-    DenseFeaturesMask,
-    Grids,
-    ImageModel,
-    Pictures,
-    classifier,
-    error_rate,
-    load_digits,
-    train_images,
-)
 from torch.nn import Module
 
 from pyg_topomask.nn import GRFAttention, MaskedAttention, PowerSeriesMask, ToeplitzMask
@@ -66,11 +55,11 @@ PUBLISHED = {
 
 def masked(mask: Mask | None, kernel: str = "relu") -> Module:
     """Attention under a mask."""
-    return MaskedAttention(WIDTH, HEADS, kernel, mask)
+    return MaskedAttention(images.WIDTH, images.HEADS, kernel, mask)
 
 
 def _grf(layer: int, side: int) -> Module:
-    return GRFAttention(WIDTH, HEADS, HOPS, table=layer)
+    return GRFAttention(images.WIDTH, images.HEADS, HOPS, table=layer)
 
 
 class Method(NamedTuple):
@@ -90,12 +79,12 @@ METHODS: dict[str, Method] = {
     FIRST: Method(_grf),
     "linear": Method(lambda layer, side: masked(None)),
     REDRAWN: Method(_grf),
-    "power series": Method(lambda layer, side: masked(PowerSeriesMask(HEADS, HOPS))),
-    "Toeplitz": Method(lambda layer, side: masked(ToeplitzMask([side] * 2, HEADS))),
+    "power series": Method(lambda layer, side: masked(PowerSeriesMask(images.HEADS, HOPS))),
+    "Toeplitz": Method(lambda layer, side: masked(ToeplitzMask([side] * 2, images.HEADS))),
     "softmax": Method(lambda layer, side: masked(None, "softmax")),
     "Eq. 21": Method(_grf, {"importance": False}),
-    "dense features": Method(lambda layer, side: masked(DenseFeaturesMask(side**2, HEADS))),
-    "GIN": Method(lambda layer, side: gin(WIDTH), messages=True),
+    "dense features": Method(lambda layer, side: masked(images.DenseFeaturesMask(side**2, images.HEADS))),
+    "GIN": Method(lambda layer, side: gin(images.WIDTH), messages=True),
     **{name: Method(_grf, {"num_walks": count}) for count, name in WALKERS.items() if name != FIRST},
 }
 
@@ -105,14 +94,14 @@ def layers_of(positions: bool) -> int:
     return 3 if positions else 2
 
 
-def model_of(method: Method, pictures: Pictures, positions: bool) -> ImageModel:
+def model_of(method: Method, pictures: images.Pictures, positions: bool) -> images.ImageModel:
     """A vision transformer, or message passing on pixels."""
     branch = {"conv" if method.messages else "attn": lambda layer: method.branch(layer, pictures.side)}
     pool = "graph_token" if positions and not method.messages else "mean"
-    return classifier(pictures, layers_of(positions), positions, pool, **branch)
+    return images.classifier(pictures, layers_of(positions), positions, pool, **branch)
 
 
-digits = cache(load_digits)
+digits = cache(images.load_digits)
 
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
@@ -121,12 +110,14 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     pictures = digits(side, out.name == "quick")
     begin(run)
     draws = [method.draw(layers_of(positions), run + more) for more in (0, OTHER_DRAW)]
-    grids, others = (Grids(side, drawn, redrawn) for drawn in draws)
+    grids, others = (images.Grids(side, drawn, redrawn) for drawn in draws)
     model = model_of(method, pictures, positions)
-    found = train_images(model, pictures, grids, others if redrawn else grids, epochs)  # redrawn: new in every part
+    found = images.train_images(
+        model, pictures, grids, others if redrawn else grids, epochs
+    )  # redrawn: new in every part
     del found["curve"]
     frozen = grids.transform is not None and not redrawn
-    return found | {"other walks": 1 - error_rate(model, pictures.parts["test"], others) if frozen else None}
+    return found | {"other walks": 1 - images.error_rate(model, pictures.parts["test"], others) if frozen else None}
 
 
 def other_walks(row: Mapping[str, Any], rows: Mapping[str, Any]) -> str:

@@ -25,19 +25,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import _images as images
 from _fitting import begin, gin
 from _folds import Comparison
-from _images import (
-    HEADS,
-    WIDTH,
-    DenseFeaturesMask,
-    Grids,
-    ImageModel,
-    Pictures,
-    classifier,
-    load_mnist_10k,
-    train_images,
-)
 from torch.nn import Module
 
 from pyg_topomask.nn import GRFMask, GridHeatMask, HopMask, MaskedAttention, ToeplitzMask
@@ -51,13 +41,13 @@ KINDS = {"patches": (4, False, 15), "patches, positions": (4, True, 15), "pixels
 
 MASKS: dict[str, Callable[[int, int], Any]] = {
     "none": lambda layer, side: None,
-    "Toeplitz": lambda layer, side: ToeplitzMask([side] * 2, HEADS),
-    "grid heat": lambda layer, side: GridHeatMask(HEADS),
-    "GRF": lambda layer, side: GRFMask(HEADS, table=layer),
-    "GRF redrawn": lambda layer, side: GRFMask(HEADS, table=layer),
-    "GRF stitched": lambda layer, side: GRFMask(HEADS, table=layer, stitch=STITCH),
-    "hop": lambda layer, side: HopMask(HEADS, HOPS),
-    "dense features": lambda layer, side: DenseFeaturesMask(side**2, HEADS),
+    "Toeplitz": lambda layer, side: ToeplitzMask([side] * 2, images.HEADS),
+    "grid heat": lambda layer, side: GridHeatMask(images.HEADS),
+    "GRF": lambda layer, side: GRFMask(images.HEADS, table=layer),
+    "GRF redrawn": lambda layer, side: GRFMask(images.HEADS, table=layer),
+    "GRF stitched": lambda layer, side: GRFMask(images.HEADS, table=layer, stitch=STITCH),
+    "hop": lambda layer, side: HopMask(images.HEADS, HOPS),
+    "dense features": lambda layer, side: images.DenseFeaturesMask(side**2, images.HEADS),
 }
 """The mask of a layer on grids of that side."""
 
@@ -73,17 +63,17 @@ def attention(method: str, side: int, layer: int) -> Module:
     """The attention of a layer, with the kernel after the comma, or with other walks."""
     mask, _, kernel = method.partition(", ")
     kernel = "" if method in WALKERS else kernel
-    return MaskedAttention(WIDTH, HEADS, kernel or "relu", MASKS[mask](layer, side))
+    return MaskedAttention(images.WIDTH, images.HEADS, kernel or "relu", MASKS[mask](layer, side))
 
 
-def model_of(method: str, pictures: Pictures, positions: bool) -> ImageModel:
+def model_of(method: str, pictures: images.Pictures, positions: bool) -> images.ImageModel:
     """The model of a row."""
-    conv, attn = (lambda _: gin(WIDTH)), partial(attention, method, pictures.side)
+    conv, attn = (lambda _: gin(images.WIDTH)), partial(attention, method, pictures.side)
     branch: dict[str, Any] = {"conv": conv} if method == "GIN" else {"attn": attn}
-    return classifier(pictures, LAYERS, positions, **branch)
+    return images.classifier(pictures, LAYERS, positions, **branch)
 
 
-pictures_of = cache(load_mnist_10k)
+pictures_of = cache(images.load_mnist_10k)
 
 
 def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
@@ -94,8 +84,8 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     model = model_of(row["method"], pictures, positions)
     walks = WALKS | WALKERS.get(row["method"], {})
     prepare = that_add(model.model.requires, seed=run, max_hops=HOPS, **walks)
-    grids = Grids(pictures.side, prepare, row["method"] == "GRF redrawn")
-    found = train_images(model, pictures, grids, grids, epochs, RATE)
+    grids = images.Grids(pictures.side, prepare, row["method"] == "GRF redrawn")
+    found = images.train_images(model, pictures, grids, grids, epochs, RATE)
     del found["curve"]
     return found
 

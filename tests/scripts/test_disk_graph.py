@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), re
 
 def test_small_graphs_are_measured(scripts, monkeypatch, tmp_path, capsys):
     bench = scripts("disk_graph")
-    monkeypatch.setattr(bench, "in_fresh_process", lambda function, *args: function(*args))
+    monkeypatch.setattr(bench.bench, "in_fresh_process", lambda function, *args: function(*args))
     monkeypatch.setattr(bench, "REPEATS", 1)
     monkeypatch.setattr(bench, "STARTS", 1000)
     monkeypatch.setattr(torch, "set_num_threads", abs)  # processes take it, too

@@ -23,7 +23,7 @@ def test_every_row_is_a_model_of_its_images(script):
     for method in script.METHODS:
         model = script.model_of(method, pictures, positions=True).eval()
         prepare = script.that_add(model.model.requires, seed=0, max_hops=script.HOPS, **script.WALKS)
-        out = model(pictures.parts["test"][0][:3], script.Grids(7, prepare))
+        out = model(pictures.parts["test"][0][:3], script.images.Grids(7, prepare))
         assert out.shape == (3, 10), method
         out.sum().backward()
         assert all(parameter.grad is not None for parameter in model.parameters()), method
@@ -41,7 +41,7 @@ def test_a_trial_has_both_comparisons_and_is_resumed(script, tmp_path, monkeypat
     assert list(rows) == wanted
     share = rows["GRF", "epochs"]["seconds"][0] / rows["GIN", "epochs"]["seconds"][0]
     assert rows["GIN", "time"]["trained"] == [max(2, min(round(2 * share), 20))]
-    monkeypatch.setattr(script, "train_images", lambda *_: pytest.fail("finished runs are kept"))
+    monkeypatch.setattr(script.images, "train_images", lambda *_: pytest.fail("finished runs are kept"))
     script.COMPARISON.main(arguments)
     assert list(script.COMPARISON._planned("pixels", ["grid heat"])) == []
     assert torch.get_num_threads() == 1

@@ -11,7 +11,7 @@ import torch
 def test_exponents_and_the_largest_graph(script, monkeypatch, tmp_path, capsys, power, status):
     cost = {"seconds": lambda size: 1e-6 * size**power, "mib": lambda size: 0.01 * size}
     measured = lambda function, name, size: {key: of(size) for key, of in cost.items()}  # noqa: E731
-    monkeypatch.setattr(script, "in_fresh_process", measured)
+    monkeypatch.setattr(script.bench, "in_fresh_process", measured)
     monkeypatch.setattr(sys, "argv", ["scale.py", "--only", "Linear", "--gib", "1", "--out", str(tmp_path)])
     assert script.main() == status
     found = json.loads((tmp_path / "scale.json").read_text())["cases"]["Linear"]
