@@ -42,7 +42,7 @@ def _sources(edge_index: Tensor, num_nodes: int) -> Pattern:
 
 
 def sum_rows(pattern: Pattern, x: Tensor) -> Tensor:
-    """Product of the 0/1 matrix of a pattern and ``x [num_cols, C]``, not differentiable: ``[num_rows, C]``."""
+    """Product of the 0/1 matrix of a pattern and ``x [num_cols, C]``: ``[num_rows, C]``."""
     if pattern.nnz == 0 or x.size(1) == 0:
         return x.new_zeros(pattern.num_rows, x.size(1))
     return _sum(pattern.rowptr, pattern.col, x)
@@ -50,7 +50,7 @@ def sum_rows(pattern: Pattern, x: Tensor) -> Tensor:
 
 @for_each
 def _sum(rowptr: Tensor, col: Tensor, x: Tensor) -> Tensor:
-    return embedding_bag(col, x.detach().contiguous(), rowptr, mode="sum", include_last_offset=True)
+    return embedding_bag(col, x.contiguous(), rowptr, mode="sum", include_last_offset=True)
 
 
 def neighbour_sum(x: Tensor, edge_index: Tensor) -> Tensor:

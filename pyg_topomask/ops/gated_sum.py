@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
 from pyg_topomask.ops.edge_sum import incidence, sum_rows
-from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.functions import Linear
 from pyg_topomask.ops.sparse import Pattern
 
 # Keeps the normalised sum finite if every gate is closed, as in GraphGPS.
@@ -45,17 +42,15 @@ def gated_sum(
 
 def _to_edges(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
     """Rows of nodes at one end of each edge; ``pattern`` holds the edges of each node at that end."""
-    return x.index_select(0, end) if loader.is_transformed() else _Moved.apply(x, end, pattern, False)
+    return _Moved.of(x, end, pattern, False)
 
 
 def _to_nodes(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
-    """Sum over the edges of each node, the adjoint of `_to_edges`. Transforms know only torch's own operations."""
-    if loader.is_transformed():
-        return x.new_zeros(pattern.num_rows, x.size(1)).index_add(0, end, x)
-    return _Moved.apply(x, end, pattern, True)
+    """Sum over the edges of each node, the adjoint of `_to_edges`."""
+    return _Moved.of(x, end, pattern, True)
 
 
-class _Moved(torch.autograd.Function):
+class _Moved(Linear):
     """Gradients are sums of sorted segments; those of plain indexing are added in any order on several threads."""
 
     @staticmethod
@@ -63,10 +58,5 @@ class _Moved(torch.autograd.Function):
         return sum_rows(pattern, x) if to_nodes else x.index_select(0, end)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.rest = inputs[1:]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        end, pattern, to_nodes = ctx.rest
-        return _Moved.apply(grad, end, pattern, not to_nodes), None, None, None
+    def adjoint(end: Tensor, pattern: Pattern, to_nodes: bool) -> tuple[Tensor, Pattern, bool]:
+        return end, pattern, not to_nodes

@@ -48,3 +48,11 @@ def test_compiled_code_refuses_nodes_that_do_not_exist():
     assert called(edges).tolist() == incidence(edges, 3)[0].rowptr.tolist()
     with pytest.raises(RuntimeError, match="a node that does not exist"):
         called(edges + 1)
+
+
+@pytest.mark.slow
+def test_compiled_code_has_the_gradient():
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    called = torch.compile(neighbour_sum, backend="aot_eager")
+    found, wanted = (torch.autograd.grad(run(x, MULTI).square().sum(), x) for run in (called, neighbour_sum))
+    torch.testing.assert_close(found, wanted)

@@ -87,7 +87,8 @@ def masked_linear_attention(
     check_qkv(q, k, v)
     if signed_features is None:
         signed_features = not (non_negative(q) and non_negative(k))
-    return _attend(Kernel("linear", signed_features=signed_features), (q, k, v), mask, batch, path, normalizer)
+    kernel = Kernel("linear", signed_features=signed_features)
+    return _solved(problem_of(kernel, (q, k, v), mask, batch, normalizer), path)
 
 
 def masked_softmax_attention(
@@ -129,7 +130,8 @@ def masked_softmax_attention(
     check_channels(q)
     check_dropout(dropout)
     (scaled,) = at_least_float32(q)
-    return _attend(Kernel("softmax"), (scaled * q.size(-1) ** -0.5, k, v), mask, batch, path, normalizer, dropout)
+    qkv = scaled * q.size(-1) ** -0.5, k, v
+    return _solved(problem_of(Kernel("softmax"), qkv, mask, batch, normalizer, dropout), path)
 
 
 def masked_additive_attention(
@@ -184,7 +186,7 @@ def masked_additive_attention(
     q, k = additive_scores(receiver, sender)
     check_qkv(q, k, v)
     kernel = Kernel("additive", negative_slope=negative_slope)
-    return _attend(kernel, (q, k, v), mask, batch, path, normalizer, dropout)
+    return _solved(problem_of(kernel, (q, k, v), mask, batch, normalizer, dropout), path)
 
 
 def additive_scores(receiver: Tensor, sender: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,23 +230,12 @@ def explain(
     return choice.explain(problem.wide)
 
 
-def _attend(
-    kernel: Kernel,
-    qkv: QKV,
-    mask: AttentionMask | Tensor | None,
-    batch: Tensor | None,
-    path: str,
-    normalizer: str,
-    dropout: float = 0.0,
-) -> Tensor:
+def _solved(problem: Problem, path: str) -> Tensor:
     """Outputs ``[N, H, D]``."""
     check_choice("path", path, choice.PATHS)
-    q, k, v = qkv
+    q, k, v = problem.q, problem.k, problem.v
     with torch.autocast(v.device.type, enabled=False):
-        problem = problem_of(kernel, qkv, mask, batch, normalizer, dropout)
-        if q.size(0) == 0:
-            return v + (q + k).sum()  # no rows, with gradients
-        return solve(problem, path).to(v.dtype)
+        return solve(problem, path).to(v.dtype) if q.size(0) else v + (q + k).sum()  # no rows, with gradients
 
 
 def problem_of(
@@ -260,9 +251,11 @@ def problem_of(
     q, k, v = qkv
     if batch is not None:
         check_batch(batch, q.size(0))
-    problem = Problem(kernel, q, k, v, None if mask is None else read_mask(mask, q), batch, dropout=dropout)
-    if normalizer == "signed" and (kernel.signed_features or (mask is not None and not problem.owns_bound)):
-        return replace(problem, signed=True)
+    mask, signed = None if mask is None else read_mask(mask, q), normalizer == "signed"
+    problem = Problem(kernel, q, k, v, mask, batch, signed=signed, dropout=dropout)
+    with torch.autocast(v.device.type, enabled=False):
+        if signed and not kernel.signed_features and (mask is None or problem.owns_bound):
+            return replace(problem, signed=False)
     return problem
 
 
