@@ -49,7 +49,7 @@ class PrimalBase(Attention):
 
     def _split(self, projected: Tensor) -> Tensor:
         """Queries of all heads, then keys, ``[N, 2 H, D]``."""
-        qk, real = at_least_float32(projected)[0].unflatten(1, (2 * self.heads, -1)), plans.real_rows(len(projected))
+        qk, real = at_least_float32(projected)[0].unflatten(1, (2 * self.heads, -1)), plans.real_rows(projected.size(0))
         return qk if real is None else torch.where(real[:, None, None], qk, 0)  # which have scores of 0
 
     @property
