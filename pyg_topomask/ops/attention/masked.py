@@ -253,9 +253,10 @@ def problem_of(
         check_batch(batch, q.size(0))
     mask, signed = None if mask is None else read_mask(mask, q), normalizer == "signed"
     problem = Problem(kernel, q, k, v, mask, batch, signed=signed, dropout=dropout)
-    with torch.autocast(v.device.type, enabled=False):
-        if signed and not kernel.signed_features and (mask is None or problem.owns_bound):
-            return replace(problem, signed=False)
+    if signed and not kernel.signed_features:
+        with torch.autocast(v.device.type, enabled=False):  # only here: torch.export cannot store an empty region
+            if mask is None or problem.owns_bound:
+                return replace(problem, signed=False)
     return problem
 
 
