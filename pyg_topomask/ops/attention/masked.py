@@ -88,7 +88,8 @@ def masked_linear_attention(
     if signed_features is None:
         signed_features = not (non_negative(q) and non_negative(k))
     kernel = Kernel("linear", signed_features=signed_features)
-    return _solved(problem_of(kernel, (q, k, v), mask, batch, normalizer), path)
+    problem = problem_of(kernel, (q, k, v), mask, batch, normalizer)
+    return _solved(problem, path)
 
 
 def masked_softmax_attention(
@@ -131,7 +132,8 @@ def masked_softmax_attention(
     check_dropout(dropout)
     (scaled,) = at_least_float32(q)
     qkv = scaled * q.size(-1) ** -0.5, k, v
-    return _solved(problem_of(Kernel("softmax"), qkv, mask, batch, normalizer, dropout), path)
+    problem = problem_of(Kernel("softmax"), qkv, mask, batch, normalizer, dropout)
+    return _solved(problem, path)
 
 
 def masked_additive_attention(
@@ -186,7 +188,8 @@ def masked_additive_attention(
     q, k = additive_scores(receiver, sender)
     check_qkv(q, k, v)
     kernel = Kernel("additive", negative_slope=negative_slope)
-    return _solved(problem_of(kernel, (q, k, v), mask, batch, normalizer, dropout), path)
+    problem = problem_of(kernel, (q, k, v), mask, batch, normalizer, dropout)
+    return _solved(problem, path)
 
 
 def additive_scores(receiver: Tensor, sender: Tensor) -> tuple[Tensor, Tensor]:
