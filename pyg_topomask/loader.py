@@ -19,12 +19,10 @@ from pyg_topomask.data.buckets import Buckets, unpadded
 from pyg_topomask.data.collate import collate
 from pyg_topomask.data.graph_parts import GraphParts, WalkNeighborhoods, split
 from pyg_topomask.data.source import Graph
+from pyg_topomask.data.walk_shards import SHARD, SHARDS
 from pyg_topomask.tensor_files import load_tensors
 
 __all__ = ["Buckets", "RandomPartitionLoader", "WalkNeighborLoader", "collate", "load_walks", "unpadded"]
-
-SHARDS, SHARD = "walks.json", "walks-{:05}-of-{:05}.pt"
-"""Names of the files of ``topomask precompute``: its settings, and the walks of some start nodes."""
 
 
 class _PartLoader(DataLoader):

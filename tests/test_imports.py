@@ -23,7 +23,7 @@ BELOW = {
     "operators": {"ops", "checks", "limits", "plan", "typing"},
     "transforms": {"ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
-    "data": {"transforms", "ops", "cache", "checks", "plan"},
+    "data": {"transforms", "ops", "cache", "checks", "plan", "tensor_files"},
     "loader": {"data", "checks", "tensor_files"},
     "nn": {"transforms", "operators", "ops", "checks", "plan", "typing"},
 }
@@ -92,7 +92,7 @@ def test_engines_of_attention_do_not_import_each_other():
 
 CORE = {"torch", "torch_geometric", "numpy", "scipy", "pyg_topomask", *sys.stdlib_module_names}
 # Imported by the function that uses it, or where it is installed.
-NOT_NEEDED = {"pymetis", "triton", "threadpoolctl", "sklearn", "huggingface_hub", "safetensors"}
+NOT_NEEDED = {"pymetis", "triton", "threadpoolctl", "sklearn", "huggingface_hub", "safetensors", "ray"}
 OPTIONAL = {"torch_scatter", "torch_sparse", "torch_cluster", "lightning", "pytorch_lightning", "torchmetrics"}
 OPTIONAL |= {"pydantic", "yaml", "rich", "matplotlib", "ogb", "numba", "pandas", "pytest", *NOT_NEEDED}
 

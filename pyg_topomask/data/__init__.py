@@ -3,5 +3,15 @@
 from pyg_topomask.data.disk import DiskGraph, read_edges, save_edges, save_graph
 from pyg_topomask.data.partition import partition
 from pyg_topomask.data.source import GraphSource
+from pyg_topomask.data.walk_shards import prepare_shards, write_shards
 
-__all__ = ["DiskGraph", "GraphSource", "partition", "read_edges", "save_edges", "save_graph"]
+__all__ = [
+    "DiskGraph",
+    "GraphSource",
+    "partition",
+    "prepare_shards",
+    "read_edges",
+    "save_edges",
+    "save_graph",
+    "write_shards",
+]

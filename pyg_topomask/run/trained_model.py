@@ -12,7 +12,7 @@ from torch.nn import Module
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.nn.dynamic_walks import redraw_walks
+from pyg_topomask.nn import redraw_walks
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.experiment import Experiment

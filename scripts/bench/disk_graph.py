@@ -28,8 +28,8 @@ from torch import Tensor
 from pyg_topomask.data import DiskGraph, save_edges
 from pyg_topomask.data.disk import node_blocks
 from pyg_topomask.data.graph_parts import GraphParts
-from pyg_topomask.loader import SHARD, WalkNeighborLoader
-from pyg_topomask.run.walk_shards import prepare, write_shard, write_shards
+from pyg_topomask.data.walk_shards import SHARD, prepare_shards, write_shard, write_shards
+from pyg_topomask.loader import WalkNeighborLoader
 from pyg_topomask.transforms import AddRandomWalks
 
 COMMUNITY, FEATURES, STARTS, REPEATS = 1_000, 16, 2**14, 7
@@ -58,7 +58,7 @@ def make(folder: Path, num_nodes: int, *_: int) -> Iterator[None]:
 def prepare_walks(folder: Path, num_nodes: int, *_: int) -> Iterator[None]:
     """The passes over all edges before the first shard."""
     shards = {"shards": num_nodes // STARTS}
-    yield prepare(folder.with_name("walks"), DiskGraph(folder), AddRandomWalks(seed=0), shards)
+    yield prepare_shards(folder.with_name("walks"), DiskGraph(folder), AddRandomWalks(seed=0), shards)
 
 
 def part(folder: Path, num_nodes: int, count: int) -> Iterator[Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from pyg_topomask.data import prepare_shards, write_shards
 from pyg_topomask.run.data.loaders import served_features
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import RunError, need
 from pyg_topomask.run.graphgps.check import disk_problems
 from pyg_topomask.run.graphgps.reading import read_data
-from pyg_topomask.run.walk_shards import prepare, write_shards
 from pyg_topomask.transforms import AddRandomWalks
 
 
@@ -33,9 +34,11 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> None:
     if not 1 <= shards <= int(graph.num_nodes or 0):
         raise RunError(f"--shards must be between 1 and the number of nodes, {graph.num_nodes} (got {shards})")
     settings = {"dataset": experiment.config.dataset.model_dump(mode="json"), "walks": repr(walks), "shards": shards}
+    if arguments.engine == "ray":
+        need("ray", "--engine ray")
     try:
-        prepare(folder, graph.disk if "disk" in graph else graph, walks, settings)
-    except ValueError as error:
+        prepare_shards(folder, graph.disk if "disk" in graph else graph, walks, settings)
+        made = write_shards(folder, shards, arguments.engine, arguments.workers or os.cpu_count() or 1)
+    except (ValueError, BrokenProcessPool) as error:
         raise RunError(str(error)) from None
-    made = write_shards(folder, shards, arguments.engine, arguments.workers or os.cpu_count() or 1)
     print(f"{folder}: {shards} shards of walks, of which {made} were made now")

@@ -19,8 +19,9 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import Attention, GPSNetwork, GRFMask
 from pyg_topomask.operators import LowRankOperator, OnesOperator
+from pyg_topomask.ops import reach
 from pyg_topomask.ops.attention import choice
-from pyg_topomask.ops.reach import mean_hops, reach
+from pyg_topomask.ops.reach import mean_hops
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.loaders import Sizes, served_features
 from pyg_topomask.run.errors import NoPictureError, RunError

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.nn import MASK, Attention
+from pyg_topomask.nn import MASK, Attention, Mask
 from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.nn.gps_network import BIAS
 from pyg_topomask.nn.graph_attributes import requirements_of
-from pyg_topomask.nn.mask import Mask
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.schema import MASK_KEY, takes_mask
 from pyg_topomask.run.graphgps.config.topomask import TopomaskConfig

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
-from pyg_topomask.nn import MASK
-from pyg_topomask.nn.mask import Mask
+from pyg_topomask.nn import MASK, Mask
 from pyg_topomask.run.graphgps.config.base import Count, Probability, Section, Size, Width
 
 _NOT_KEYS = ("self", "heads", "name", "table")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from torch_geometric.data import Data, InMemoryDataset
 
-from pyg_topomask.data.disk import HEADER, DiskGraph
-from pyg_topomask.data.source import GraphSource, mapped
+from pyg_topomask.data import DiskGraph, GraphSource
+from pyg_topomask.data.disk import HEADER
+from pyg_topomask.data.source import mapped
 from pyg_topomask.datasets.registry import REGISTERED
 from pyg_topomask.run.data.loaded import LoadedDataset, as_dataset
 from pyg_topomask.run.errors import RunError, did_you_mean

@@ -21,40 +21,41 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.cache import building
-from pyg_topomask.data import DiskGraph, GraphSource, save_graph
-from pyg_topomask.data.disk import node_blocks, with_arrays
-from pyg_topomask.loader import SHARD, SHARDS
+from pyg_topomask.data.disk import DiskGraph, node_blocks, save_graph, with_arrays
+from pyg_topomask.data.source import GraphSource
 from pyg_topomask.ops.csr import CSR, drop_zeros, root_strengths, to_csr
 from pyg_topomask.ops.hashing import finish_graphs, hash_edges
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.sample import start_stream
 from pyg_topomask.ops.walks.walkers import WalkGraph
-from pyg_topomask.run.errors import RunError, need
 from pyg_topomask.tensor_files import save_tensors
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.joined import JoinedEdges, join_edges
 
+SHARDS, SHARD = "walks.json", "walks-{:05}-of-{:05}.pt"
+"""Names of the files: the settings, and the walks of some start nodes."""
 _ROWS_TOGETHER, _STARTS_TOGETHER = 2**18, 2**16
 
 
-def prepare(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks, settings: dict[str, Any]) -> None:
-    """Make the folder without shards, in two passes over the edges, unless it exists.
+def prepare_shards(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks, settings: dict[str, Any]) -> None:
+    """Make a folder for the walks of one large graph, in two passes over the edges, unless it exists.
+
+    `write_shards` makes the walks, and `pyg_topomask.loader.load_walks` reads them.
 
     Args:
         folder: The folder.
         graph: The graph; one on disk has distinct edges.
-        walks: The walks, which a config cannot limit to a type of edges.
-        settings: What the walks depend on, which must equal that of an existing folder.
+        walks: The walks, of edges of all types.
+        settings: ``shards``, the number of shards, and what else an existing folder must have been made with.
 
     Raises:
-        RunError: If the folder is of other settings.
-        ValueError: If a graph on disk has equal edges, or edges of weight 0.
+        ValueError: If the folder was made with other settings, or a graph on disk has equal edges or edges of weight 0.
     """
     if folder.exists():
         header = folder / SHARDS
         found = json.loads(header.read_text())["settings"] if header.is_file() else {}
         if found != json.loads(json.dumps(settings)):
-            raise RunError(f"--out: {folder} is not of this config and these options; delete it, or choose another")
+            raise ValueError(f"{folder} was made with other settings; delete it, or choose another folder")
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with building(folder) as temporary:
@@ -118,11 +119,18 @@ def write_shard(folder: Path, number: int, shards: int) -> None:
     save_tensors(made, folder / SHARD.format(number, shards))
 
 
-def write_shards(folder: Path, shards: int, engine: str, workers: int) -> int:
+def write_shards(folder: Path, shards: int, engine: str = "processes", workers: int = 1) -> int:
     """Make the shards that are missing; return their number.
 
+    Args:
+        folder: A folder that `prepare_shards` made.
+        shards: Number of shards, as in the settings of the folder.
+        engine: ``"processes"`` of this machine, or ``"ray"``, whose machines must all see the folder.
+        workers: Number of processes; one needs no other process.
+
     Raises:
-        RunError: If a process was killed, or Ray is not installed.
+        ImportError: If Ray is not installed.
+        concurrent.futures.process.BrokenProcessPool: If a process was killed.
     """
     missing = [number for number in range(shards) if not (folder / SHARD.format(number, shards)).exists()]
     (_by_ray if engine == "ray" else _by_processes)(folder, missing, shards, workers)
@@ -138,12 +146,15 @@ def _by_processes(folder: Path, numbers: Sequence[int], shards: int, workers: in
         with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
             list(pool.map(write_shard, [folder] * len(numbers), numbers, [shards] * len(numbers)))
     except BrokenProcessPool:
-        raise RunError("a process was killed, perhaps for want of memory; the same command makes the rest") from None
+        raise BrokenProcessPool(
+            "a process was killed, perhaps for want of memory; the same command makes the rest"
+        ) from None
 
 
 def _by_ray(folder: Path, numbers: Sequence[int], shards: int, workers: int) -> None:
     """Ray repeats the shards of workers that were killed. On a cluster, all machines must see the folder."""
-    ray = need("ray", "--engine ray")
+    import ray
+
     ray.init(**{} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers})
     task = ray.remote(write_shard)
     ray.get([task.remote(folder.resolve(), number, shards) for number in numbers])
