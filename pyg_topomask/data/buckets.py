@@ -13,6 +13,8 @@ from torch.nn import Module, ModuleList
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.data import Batch, Data
 
+_TARGETS = {"y", "edge_label"}
+
 
 class Buckets:
     """Pads batches with dummy graphs, so that their tensors and those of their plans have few different sizes.
@@ -31,8 +33,9 @@ class Buckets:
 
     Dummy graphs are the last ones of a batch; ``batch.real_graphs [B]`` says which graphs are real. Norms of this
     package and auxiliary losses leave dummy graphs out, so that results of real graphs and gradients change by rounding
-    only. A padded batch is run with its plan. Sizes that follow values, such as the depth of trees and the terms of
-    heat masks, are not padded: each of them is a bucket of its own.
+    only. Dummy graphs have no targets: ``y`` and ``edge_label`` are NaN or −100, which ``cross_entropy`` ignores, and
+    masks are False. A padded batch is run with its plan. Sizes that follow values, such as the depth of trees and the
+    terms of heat masks, are not padded: each of them is a bucket of its own.
 
     Args:
         step: Ratio of neighbouring sizes; 1.1, so that at most a tenth is added, and 5 % on average.
@@ -73,21 +76,21 @@ class Buckets:
         sizes = [added * (i + 1) // number - added * i // number for i in range(number)]
         like = graphs[edges.index(max(edges))]  # its first rows are repeated
         found = [copy.copy(like) for _ in sizes]
-        values = {name: x for name, x in like.to_dict().items() if isinstance(x, Tensor) and x.numel() != 1}
+        one = {x for x in like.to_dict() if x.endswith("_size") and all(_is_one(graph[x]) for graph in graphs)}
+        values = {x: value for x, value in like.to_dict().items() if isinstance(value, Tensor) and x not in one}
         counts = {name: _counts(name, graphs) for name in values}
-        tables = [counts[name] for name, x in values.items() if _is_table(name, x)]
+        rows_of = {name.removesuffix("index"): counts[name] for name, x in values.items() if _is_table(name, x)}
+        tables = [*rows_of.values()]
         for dummy, size in zip(found, sizes):
             dummy.num_nodes = size
-        for name, x in like.to_dict().items():
-            is_one = isinstance(x, int) or (isinstance(x, Tensor) and x.numel() == 1)
-            if is_one and [int(graph[name]) for graph in graphs] == nodes:  # such as `walk_size`
-                for dummy, size in zip(found, sizes):
-                    dummy[name] = x * 0 + size
+            for name in one:
+                if [int(graph[name]) for graph in graphs] == nodes:  # such as `walk_size`
+                    dummy[name] = like[name] * 0 + size
         for name, x in values.items():
             rows, table = counts[name], _is_table(name, x)
             least = sum(rows) + added * (rows != edges)
             more = self.size(least) - least
-            if rows == nodes and not (table or (rows == edges and "edge" in name)):
+            if rows == nodes and not any(start in name and rows == own for start, own in rows_of.items()):
                 lengths = sizes
             elif rows == edges:  # norms tell rows of nodes and of edges by their number
                 lengths = [0] * (number - 1) + [more if least + more != total else self.size(total + 1) - least]
@@ -107,9 +110,24 @@ class Buckets:
                     dummy[name] = (torch.arange(length) * size // max(length, 1)).to(x).expand(2, -1).clone()
                 else:  # in tables, the distance 0 and the number 1; of a numbered node, the first
                     row = x[:1] if rows not in tables else torch.full_like(x[:1], float(x.is_floating_point()))
-                    row = x.new_zeros(1, *x.shape[1:]) if "index" in name else row
+                    is_zero = "index" in name or x.dtype == torch.bool or not len(x)
+                    row = x.new_zeros(1, *x.shape[1:]) if is_zero else row
                     dummy[name] = row.expand(length, *x.shape[1:]).clone()
+        for dummy in found:
+            dummy.update({name: _no_target(dummy[name]) for name in _TARGETS & {*dummy.keys()}})
         return found
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def _no_target(value: Any) -> Any:
+    """Targets of that shape that no loss counts silently."""
+    if isinstance(value, Tensor):
+        missing = math.nan if value.is_floating_point() else -100
+        return torch.full_like(value, missing) if value.dtype.is_signed else value
+    return -100 if type(value) is int else math.nan if isinstance(value, float) else value
 
 
 def _counts(name: str, graphs: Sequence[Data]) -> list[int]:
@@ -155,12 +173,21 @@ def unpadded(batch: Batch) -> Batch:
         return batch
     out, (graphs, nodes) = copy.copy(batch), sizes
     for name, ends in batch._slice_dict.items():
-        value = batch[name]
-        is_tensor = isinstance(value, Tensor)
-        out[name] = value.narrow(_dim(name, batch, value), 0, int(ends[graphs])) if is_tensor else value[:graphs]
+        out[name] = _first(name, batch, batch[name], ends, graphs)
     out.batch, out.ptr = batch.batch[:nodes], batch.ptr[: graphs + 1]
     out._num_graphs, out._num_real = graphs, None
     if "num_nodes" in out:
         out.num_nodes, out._num_nodes = nodes, out._num_nodes[:graphs]
     del out["real_graphs"], out["plan"]
     return out
+
+
+def _first(name: str, batch: Batch, value: Any, ends: Any, graphs: int) -> Any:
+    """What the first graphs have of a joined value: a tensor, a dictionary or list of some, or a list of others."""
+    if isinstance(value, Tensor):
+        return value.narrow(_dim(name, batch, value), 0, int(ends[graphs]))
+    if isinstance(value, dict):
+        return {key: _first(key, batch, part, ends[key], graphs) for key, part in value.items()}
+    if isinstance(ends, list):
+        return [_first(name, batch, part, end, graphs) for part, end in zip(value, ends)]
+    return value[:graphs]

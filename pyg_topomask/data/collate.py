@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 
 from pyg_topomask import plan as plans
 from pyg_topomask.data.buckets import Buckets
@@ -38,11 +38,14 @@ def collate(graphs: Sequence[Data], plan: Any = None, buckets: Buckets | None = 
         buckets: Pads the batch, which needs a ``plan``; see :class:`Buckets`. No padding if :obj:`None`.
 
     Raises:
+        TypeError: If the graphs are ``HeteroData``.
         ValueError: If there are ``buckets`` and no plan, or the graphs or the model cannot be padded.
         KeyError: If a graph lacks an attribute of the first one.
         AttributeError: If the module has no method ``plan``.
     """
     count = len(graphs)
+    if isinstance(graphs[0], HeteroData):
+        raise TypeError("'graphs' must be homogeneous (got HeteroData): call to_homogeneous(), or use PyG's loader")
     if buckets is not None:
         buckets.check(plan)
         graphs = [*graphs, *buckets.dummies(graphs)]

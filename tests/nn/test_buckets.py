@@ -1,6 +1,7 @@
 """What padding promises: few sizes, and the same results of real graphs, losses, gradients and statistics."""
 
 import copy
+import math
 from functools import partial
 
 import pytest
@@ -9,7 +10,7 @@ from torch.nn import BatchNorm1d, Linear, Sequential
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch_geometric import seed_everything
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.datasets import FakeDataset
 from torch_geometric.nn import GINConv
 
@@ -153,6 +154,52 @@ def test_a_real_batch_comes_back():
     assert unpadded(wanted) is wanted
 
 
+@pytest.mark.parametrize("edges", [0, 1])
+@pytest.mark.parametrize("attn", [GRF, HOPS])
+@pytest.mark.parametrize("count", [1, 16])
+def test_graphs_of_one_node(attn, edges, count):
+    """Rows of their nodes, edges, tables and graphs have one entry each."""
+    model = model_of(attn).double()
+    loop = torch.zeros(2, edges, dtype=torch.int64)
+    graphs = prepared(model, [Data(x=torch.randn(1, 8).double(), edge_index=loop, num_nodes=1) for _ in range(count)])
+    check(model, collate(graphs), collate(graphs, plan=model, buckets=Buckets()))
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (1, 4), (0,)])
+def test_graphs_without_edges(sizes):
+    model = model_of(lambda: FullAttention(8, 2)).double()
+    edges = torch.empty(2, 0, dtype=torch.int64)
+    made = [Data(x=torch.randn(n, 8).double(), h=torch.ones(n, 1), edge_index=edges, num_nodes=n) for n in sizes]
+    padded = collate(made, plan=model, buckets=Buckets())
+    assert padded.h.size(0) == padded.num_nodes
+    check(model, collate(made), padded)
+
+
+def test_no_loss_counts_dummy_graphs_silently():
+    model = model_of(GRF)
+    for target in (1, torch.tensor([1]), 2.5, torch.ones(1, 3)):
+        graphs = graphs_for(model, count=3)
+        for graph in graphs:
+            graph.y = target
+            graph.train_mask = torch.ones(graph.num_nodes, dtype=torch.bool)
+        padded = collate(graphs, plan=model, buckets=Buckets())
+        torch.testing.assert_close(padded.y[:3], collate(graphs).y)
+        missing = math.nan if padded.y.is_floating_point() else -100
+        torch.testing.assert_close(padded.y[3:], torch.full_like(padded.y[3:], missing), equal_nan=True)
+        assert int(padded.train_mask.sum()) == unpadded(padded).num_nodes
+
+
+def test_nested_attributes_come_back():
+    model = model_of(GRF)
+    graphs = graphs_for(model, count=3)
+    for graph in graphs:
+        graph.parts = [torch.ones(graph.num_nodes), torch.ones(graph.num_nodes, 2)]
+        graph.named = {"one": torch.ones(graph.num_nodes), "number": 1}
+    real = unpadded(collate(graphs, plan=model, buckets=Buckets()))
+    for one, other in zip((real, *real.to_data_list()), (collate(graphs), *graphs), strict=True):
+        torch.testing.assert_close((one.parts, one.named["one"]), (other.parts, other.named["one"]))
+
+
 @pytest.mark.parametrize("step", [1.02, 1.1, 2])
 def test_sizes(step):
     sizes = [Buckets(step).size(count) for count in range(2000)]
@@ -214,6 +261,8 @@ def test_refusals():
         collate(graphs, buckets=Buckets())
     with pytest.raises(ValueError, match="Sequential has a batch norm, which would count dummy graphs"):
         collate(graphs, plan=model_of(GRF, conv=lambda *_: conv), buckets=Buckets())
+    with pytest.raises(TypeError, match="must be homogeneous"):
+        collate([HeteroData()], plan=model, buckets=Buckets())
     with pytest.raises(ValueError, match=r"'step' must be a number above 1 \(got 1\)"):
         Buckets(1)
     for rows in ([5, 12], [2, 2]):
