@@ -13,7 +13,6 @@ from torch_geometric.data import Data
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_choice, check_dtype, check_integer
 from pyg_topomask.nn.attention.base import Attention
-from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import Part
 from pyg_topomask.nn.gps_network import GPSNetwork
 from pyg_topomask.nn.gps_stack import GPSStack
@@ -114,7 +113,8 @@ class GPSModel(Shareable, GPSNetwork):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     if TYPE_CHECKING:
-        __call__ = Explained.__call__  # type: ignore[assignment]
+
+        def __call__(self, *inputs: Any, **more: Any) -> Tensor: ...  # type: ignore[override]
 
     def __repr__(self) -> str:
         widths = f"{self.in_channels}, {self.channels}, {self.out_channels}"
