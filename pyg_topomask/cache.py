@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+__all__ = ["building", "cache_dir", "locked", "replacing"]
+
 
 def cache_dir() -> Path:
     """``$TOPOMASK_CACHE`` if set, else ``pyg_topomask`` in ``$XDG_CACHE_HOME``, by default ``~/.cache``.

@@ -15,6 +15,8 @@ from torch.nn import Module
 
 from pyg_topomask import plan as plans
 
+__all__ = ["NonFiniteError"]
+
 _warned: set[str] = set()
 
 

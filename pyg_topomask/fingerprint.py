@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+__all__ = ["stable_hash"]
+
 
 def stable_hash(*values: Any) -> str:
     """Hash of values, as text: their content, and the settings and code of objects.

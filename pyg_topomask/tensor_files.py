@@ -31,6 +31,8 @@ from torch_geometric.data import storage as pyg_storage
 
 from pyg_topomask.cache import replacing
 
+__all__ = ["UnreadableFileError", "load_tensors", "only_data", "reason_of", "save_tensors"]
+
 
 class UnreadableFileError(ValueError):
     """A file that is damaged, or contains something other than data."""
