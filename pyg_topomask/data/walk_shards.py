@@ -21,6 +21,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.cache import building
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.data.disk import DiskGraph, node_blocks, save_graph, with_arrays
 from pyg_topomask.data.source import GraphSource
 from pyg_topomask.ops.csr import CSR, drop_zeros, root_strengths, to_csr
@@ -37,7 +38,9 @@ SHARDS, SHARD = "walks.json", "walks-{:05}-of-{:05}.pt"
 _ROWS_TOGETHER, _STARTS_TOGETHER = 2**18, 2**16
 
 
-def prepare_shards(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks, settings: dict[str, Any]) -> None:
+def prepare_shards(
+    folder: str | Path, graph: Data | DiskGraph, walks: AddRandomWalks, settings: dict[str, Any]
+) -> None:
     """Make a folder for the walks of one large graph, in two passes over the edges, unless it exists.
 
     `write_shards` makes the walks, and `pyg_topomask.loader.load_walks` reads them.
@@ -45,17 +48,26 @@ def prepare_shards(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks,
     Args:
         folder: The folder.
         graph: The graph; one on disk has distinct edges.
-        walks: The walks, of edges of all types.
-        settings: ``shards``, the number of shards, and what else an existing folder must have been made with.
+        walks: The walks, of edges of all types, without a ``transition``.
+        settings: ``shards``, the number of shards, and what else an existing folder must have been made with, such as a
+            name of the graph, which is not compared.
 
     Raises:
-        ValueError: If the folder was made with other settings, or a graph on disk has equal edges or edges of weight 0.
+        TypeError: If ``shards`` is not an integer.
+        ValueError: If the folder was made with other settings or walks, a graph on disk has equal edges or edges of
+            weight 0, or walks have an ``edge_type`` or a ``transition``.
     """
+    folder = Path(folder).expanduser()
+    check_integer("settings['shards']", settings.get("shards"), 1)
+    if walks.edge_type is not None or walks.transition is not None:
+        raise ValueError(f"'walks' must have no 'edge_type' and no 'transition' (got {walks})")
+    arguments = {key: value for key, value in vars(walks).items() if not key.startswith("_")}
+    content = json.loads(json.dumps({"settings": settings, "walks": arguments}))
     if folder.exists():
         header = folder / SHARDS
-        found = json.loads(header.read_text())["settings"] if header.is_file() else {}
-        if found != json.loads(json.dumps(settings)):
-            raise ValueError(f"{folder} was made with other settings; delete it, or choose another folder")
+        found = json.loads(header.read_text()) if header.is_file() else {}
+        if found != found | content:
+            raise ValueError(f"{folder} was made with other settings or walks; delete it, or choose another folder")
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with building(folder) as temporary:
@@ -72,9 +84,7 @@ def prepare_shards(folder: Path, graph: Data | DiskGraph, walks: AddRandomWalks,
         seed = finish_graphs(total, torch.tensor([graph.num_nodes]), walks.seed or 0, 0)
         factors = _factors(graph, root, walks)
         with_arrays(temporary / "graph", graph, {"factor": factors}, "edge")
-        arguments = {key: value for key, value in vars(walks).items() if not key.startswith("_")}
-        content = {"settings": settings, "walks": arguments, "seed": int(seed)}
-        (temporary / SHARDS).write_text(json.dumps(content))
+        (temporary / SHARDS).write_text(json.dumps(content | {"seed": int(seed)}))
         shutil.rmtree(temporary / "edges", ignore_errors=True)
 
 
@@ -119,7 +129,7 @@ def write_shard(folder: Path, number: int, shards: int) -> None:
     save_tensors(made, folder / SHARD.format(number, shards))
 
 
-def write_shards(folder: Path, shards: int, engine: str = "processes", workers: int = 1) -> int:
+def write_shards(folder: str | Path, shards: int, engine: str = "processes", workers: int = 1) -> int:
     """Make the shards that are missing; return their number.
 
     Args:
@@ -130,8 +140,15 @@ def write_shards(folder: Path, shards: int, engine: str = "processes", workers: 
 
     Raises:
         ImportError: If Ray is not installed.
+        FileNotFoundError: If `prepare_shards` did not make the folder.
+        ValueError: If the engine is unknown, or the folder has another number of shards.
         concurrent.futures.process.BrokenProcessPool: If a process was killed.
     """
+    check_choice("engine", engine, ("processes", "ray"))
+    folder = Path(folder).expanduser()
+    own = json.loads((folder / SHARDS).read_text())["settings"]["shards"]
+    if shards != own:
+        raise ValueError(f"{folder} is divided into {own} shards (got {shards})")
     missing = [number for number in range(shards) if not (folder / SHARD.format(number, shards)).exists()]
     (_by_ray if engine == "ray" else _by_processes)(folder, missing, shards, workers)
     return len(missing)

@@ -59,6 +59,24 @@ def test_a_graph_on_disk_needs_distinct_edges(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_is_of_its_walks_and_shards(tmp_path):
+    out, walks = str(tmp_path / "out"), AddRandomWalks(seed=0)
+    for _ in range(2):
+        prepare_shards(out, graph(), walks, {"shards": 3})
+    assert write_shards(out, 3) == 3
+    with pytest.raises(ValueError, match="other settings or walks"):
+        prepare_shards(out, graph(), AddRandomWalks(num_walks=9, seed=0), {"shards": 3})
+    with pytest.raises(ValueError, match=r"is divided into 3 shards \(got 5\)"):
+        write_shards(out, 5)
+    with pytest.raises(ValueError, match="'engine' must be one of"):
+        write_shards(out, 3, "spark")
+    with pytest.raises(TypeError, match=r"settings\['shards'\]"):
+        prepare_shards(tmp_path / "other", graph(), walks, {})
+    for settings in ({"edge_type": 1}, {"transition": "p"}):
+        with pytest.raises(ValueError, match="no 'edge_type' and no 'transition'"):
+            prepare_shards(tmp_path / "other", graph(), AddRandomWalks(**settings), {"shards": 3})
+
+
 @pytest.fixture
 def config(tmp_path):
     data = graph(weighted=False)
