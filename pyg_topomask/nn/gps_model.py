@@ -108,7 +108,8 @@ class GPSModel(Shareable, GPSNetwork):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Read weights of earlier versions as well, which had two other names."""
         for old, new in (("encoder.", "node_encoder."), ("token.", "graph_token.")):
-            for name in [name for name in state_dict if name.startswith(prefix + old)]:
+            is_new = any(name.startswith(prefix + new) for name in state_dict)  # a subclass may have a part `old`
+            for name in [name for name in state_dict if name.startswith(prefix + old) and not is_new]:
                 state_dict[prefix + new + name.removeprefix(prefix + old)] = state_dict.pop(name)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -152,7 +153,8 @@ class GPSModel(Shareable, GPSNetwork):
         """
         check_homogeneous(graph)
         if plan is not None:
-            if plan.given.get("edge_weight") is not None and "edge_weight" not in conv_kwargs:
+            is_read = plan.given.get("edge_weight") is not None and self.layers.takes("edge_weight")
+            if is_read and "edge_weight" not in conv_kwargs:
                 raise ValueError("the plan is of a graph with 'edge_weight': give the model edge_weight=… as well")
             batch, graph = plan.batch, None
         elif graph is not None and not isinstance(graph, Data):

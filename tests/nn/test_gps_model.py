@@ -139,6 +139,10 @@ def test_weights_of_earlier_versions_are_read():
     assert {"encoder.weight", "token.node"} <= set(renamed.values())
     other.load_state_dict({renamed[name]: value for name, value in model.state_dict().items()})
     torch.testing.assert_close(other.state_dict(), model.state_dict())
+    other.encoder = torch.nn.Linear(2, 3)  # of a subclass
+    weights = {name: value + 1 for name, value in other.state_dict().items()}
+    other.load_state_dict(weights)
+    torch.testing.assert_close(dict(other.state_dict()), weights)
 
 
 def model(*arguments, pool=None, **settings):

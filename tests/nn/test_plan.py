@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_structure, tree_
 from torch.utils.data import DataLoader
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import FakeDataset
-from torch_geometric.nn import GCNConv, GINEConv
+from torch_geometric.nn import GCNConv, GINEConv, SAGEConv
 from torch_geometric.utils import to_undirected
 from torch_geometric.utils.influence import jacobian_l1
 
@@ -405,6 +405,14 @@ def test_refusals(build, message):
     attn = GRFAttention(8, 2).double()
     with pytest.raises((ValueError, RuntimeError), match=message):
         build(attn, next(batches_for(attn)))
+
+
+@pytest.mark.filterwarnings("ignore:SAGEConv takes no 'edge_weight'")
+def test_convolutions_without_edge_weights_run_with_a_plan():
+    model = model_of(lambda: MaskedAttention(8, 2, mask=PowerSeriesMask()), conv=SAGEConv).double().eval()
+    batch = next(batches_for(model, weighted=True))
+    planned = model(batch.x, batch.edge_index, plan=model.plan(batch))
+    torch.testing.assert_close(planned, model(batch.x, batch.edge_index, batch.batch, batch))
 
 
 def test_learned_edge_weights_are_refused_and_given_ones_missed():
