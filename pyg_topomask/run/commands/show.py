@@ -112,9 +112,11 @@ class View:
         with self.experiment.data.refusing():
             rows = max(1, min(256, _NUMBERS // int(graph.num_nodes or 1)))
             found = {name: reach(mask, graph, 16, rows).view(-1, 18) for name, mask in masks.items()}
+            rows = max(1, min(_NODES, 10_000 // int(graph.num_nodes or 1)))  # each row needs a Jacobian
             for name, view in views.items():
                 if not view.model.pool_token:  # otherwise, there are no nodes after the last layer
-                    found[f"influence, {name}"] = reach(influence(view.model, graph), graph, 16, _NODES).view(-1, 18)
+                    shares = reach(influence(view.model, graph, rows), graph, 16, rows)
+                    found[f"influence, {name}"] = shares.view(-1, 18)
         return {name: by_head[:1] if (by_head == by_head[0]).all() else by_head for name, by_head in found.items()}
 
     @property
@@ -279,15 +281,15 @@ def _draw_mask(view: View) -> Figure:
     return plot_mask(operator, data.edge_index, view.title, view.node, view.head if operator.heads else 0)
 
 
-def influence(model: GPSNetwork, graph: Data) -> LowRankOperator:
-    """How much some nodes i after the last layer depend on all encoded nodes j: rows :math:`\\sum |∂h_i / ∂x_j|`.
+def influence(model: GPSNetwork, graph: Data, most: int) -> LowRankOperator:
+    """How much ``most`` nodes i after the last layer depend on all encoded nodes j: rows :math:`\\sum |∂h_i / ∂x_j|`.
 
     PyG's ``total_influence`` calls the mean number of hops the receptive field.
     Reference: Liang et al., *Towards Quantifying Long-Range Interactions in Graph Machine Learning: a Large Graph
     Dataset and a Measurement*, 2025, arXiv:2503.09008, Section 5.
     """
     x = model.node_encoder(graph).detach()
-    nodes = torch.arange(0, len(x), -(-len(x) // _NODES))
+    nodes = torch.arange(0, len(x), -(-len(x) // most))
 
     def after(x: Tensor, node: int) -> Tensor:
         hook = model.node_encoder.register_forward_hook(lambda *_: x)
