@@ -54,11 +54,11 @@ def prepare_shards(
 
     Raises:
         TypeError: If ``shards`` is not an integer.
-        ValueError: If the folder was made with other settings or walks, a graph on disk has equal edges or edges of
-            weight 0, or walks have an ``edge_type`` or a ``transition``.
+        ValueError: If there is no ``shards``, the folder was made with other settings or walks, a graph on disk has
+            equal edges or edges of weight 0, or walks have an ``edge_type`` or a ``transition``.
     """
     folder = Path(folder).expanduser()
-    check_integer("settings['shards']", settings.get("shards"), 1)
+    check_integer("settings['shards']", settings.get("shards", 0), 1)
     if walks.edge_type is not None or walks.transition is not None:
         raise ValueError(f"'walks' must have no 'edge_type' and no 'transition' (got {walks})")
     arguments = {key: value for key, value in vars(walks).items() if not key.startswith("_")}

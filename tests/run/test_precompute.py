@@ -70,7 +70,7 @@ def test_a_folder_is_of_its_walks_and_shards(tmp_path):
         write_shards(out, 5)
     with pytest.raises(ValueError, match="'engine' must be one of"):
         write_shards(out, 3, "spark")
-    with pytest.raises(TypeError, match=r"settings\['shards'\]"):
+    with pytest.raises(ValueError, match=r"settings\['shards'\]"):
         prepare_shards(tmp_path / "other", graph(), walks, {})
     for settings in ({"edge_type": 1}, {"transition": "p"}):
         with pytest.raises(ValueError, match="no 'edge_type' and no 'transition'"):
