@@ -70,52 +70,76 @@ class Buckets:
                 the graphs are grids.
         """
         nodes, edges = ([int(getattr(graph, name)) for graph in graphs] for name in ("num_nodes", "num_edges"))
-        number = math.ceil(len(graphs) * (self.step - 1) - 1e-9)  # so that none is larger than the real ones
-        total = self.size(sum(nodes) + number)
-        added = total - sum(nodes)
-        sizes = [added * (i + 1) // number - added * i // number for i in range(number)]
+        sizes = self._nodes_of_dummies(nodes)
         like = graphs[edges.index(max(edges))]  # its first rows are repeated
         found = [copy.copy(like) for _ in sizes]
-        one = {x for x in like.to_dict() if x.endswith("_size") and all(_is_one(graph[x]) for graph in graphs)}
-        values = {x: value for x, value in like.to_dict().items() if isinstance(value, Tensor) and x not in one}
-        counts = {name: _counts(name, graphs) for name in values}
-        rows_of = {name.removesuffix("index"): counts[name] for name, x in values.items() if _is_table(name, x)}
-        tables = [*rows_of.values()]
         for dummy, size in zip(found, sizes):
             dummy.num_nodes = size
-            for name in one:
-                if [int(graph[name]) for graph in graphs] == nodes:  # such as `walk_size`
-                    dummy[name] = like[name] * 0 + size
-        for name, x in values.items():
-            rows, table = counts[name], _is_table(name, x)
-            least = sum(rows) + added * (rows != edges)
-            more = self.size(least) - least
-            if rows == nodes and not any(start in name and rows == own for start, own in rows_of.items()):
-                lengths = sizes
-            elif rows == edges:  # norms tell rows of nodes and of edges by their number
-                lengths = [0] * (number - 1) + [more if least + more != total else self.size(total + 1) - least]
-            elif rows in tables:
-                lengths = [*sizes[:-1], sizes[-1] + more]
-            elif rows == [n * n for n in nodes]:
-                lengths = [size * size for size in sizes]
-            elif len({*rows}) == 1 and name != "grid_shape":  # of graphs
-                continue
-            else:
-                reason = "rows are those of nodes, edges or graphs, and a grid has no others"
-                raise ValueError(f"Buckets cannot pad {name!r} ({reason}): leave it out, or compile with dynamic=True")
-            for dummy, length, size in zip(found, lengths, sizes):
-                if name == "edge_index":
-                    dummy[name] = _edges(length, size).to(x)
-                elif table:  # each node with itself
-                    dummy[name] = (torch.arange(length) * size // max(length, 1)).to(x).expand(2, -1).clone()
-                else:  # in tables, the distance 0 and the number 1; of a numbered node, the first
-                    row = x[:1] if rows not in tables else torch.full_like(x[:1], float(x.is_floating_point()))
-                    is_zero = "index" in name or x.dtype == torch.bool or not len(x)
-                    row = x.new_zeros(1, *x.shape[1:]) if is_zero else row
-                    dummy[name] = row.expand(length, *x.shape[1:]).clone()
+        given = like.to_dict()
+        counts = {name for name in given if name.endswith("_size") and all(_is_one(graph[name]) for graph in graphs)}
+        for name in counts:
+            if [int(graph[name]) for graph in graphs] == nodes:  # such as `walk_size`
+                for dummy, size in zip(found, sizes):
+                    dummy[name] = given[name] * 0 + size
+        values = {name: x for name, x in given.items() if isinstance(x, Tensor) and name not in counts}
+        rows_of = {name: _counts(name, graphs) for name in values}
+        tables = {name.removesuffix("index"): rows_of[name] for name, x in values.items() if _is_table(name, x)}
+        for name, rows in rows_of.items():
+            lengths = self._lengths(name, rows, nodes, edges, sizes, tables)
+            for dummy, length, size in zip(found, lengths or (), sizes):
+                dummy[name] = _filled(name, values[name], length, size, rows in tables.values())
         for dummy in found:
             dummy.update({name: _no_target(dummy[name]) for name in _TARGETS & {*dummy.keys()}})
         return found
+
+    def _nodes_of_dummies(self, nodes: list[int]) -> list[int]:
+        """Number of nodes of each dummy graph, so many that none is larger than the real ones."""
+        number = math.ceil(len(nodes) * (self.step - 1) - 1e-9)
+        added = self.size(sum(nodes) + number) - sum(nodes)
+        return [added * (i + 1) // number - added * i // number for i in range(number)]
+
+    def _lengths(
+        self,
+        name: str,
+        rows: list[int],
+        nodes: list[int],
+        edges: list[int],
+        sizes: list[int],
+        tables: dict[str, list[int]],
+    ) -> list[int] | None:
+        """Rows of an attribute in each dummy graph; None for one of graphs, which stays as it is."""
+        *before, last = sizes
+        if rows == nodes and not any(start in name and rows == own for start, own in tables.items()):
+            return sizes
+        if rows == edges:  # norms tell rows of nodes and of edges by their number
+            total, of_edges = sum(nodes) + sum(sizes), self.size(sum(edges))
+            of_edges = self.size(total + 1) if of_edges == total else of_edges
+            return [0] * len(before) + [of_edges - sum(edges)]
+        if rows in tables.values():
+            least = sum(rows) + sum(sizes)
+            return [*before, last + self.size(least) - least]
+        if rows == [n * n for n in nodes]:
+            return [size * size for size in sizes]
+        if len({*rows}) == 1 and name != "grid_shape":
+            return None
+        reason = "rows are those of nodes, edges or graphs, and a grid has no others"
+        raise ValueError(f"Buckets cannot pad {name!r} ({reason}): leave it out, or compile with dynamic=True")
+
+
+def _filled(name: str, x: Tensor, length: int, nodes: int, in_table: bool) -> Tensor:
+    """So many rows of an attribute for a dummy graph of so many nodes.
+
+    A table has each node with itself, at distance 0 and with the number 1. Other rows are copies of the first one, or 0
+    in masks and numbers of nodes.
+    """
+    if name == "edge_index":
+        return _edges(length, nodes).to(x)
+    if _is_table(name, x):
+        return (torch.arange(length) * nodes // max(length, 1)).to(x).expand(2, -1).clone()
+    row = torch.full_like(x[:1], float(x.is_floating_point())) if in_table else x[:1]
+    if "index" in name or x.dtype == torch.bool or not len(x):
+        row = x.new_zeros(1, *x.shape[1:])
+    return row.expand(length, *x.shape[1:]).clone()
 
 
 def _is_one(value: Any) -> bool:

@@ -96,7 +96,7 @@ def test_a_layer_without_its_carry_warns_once_and_says_what_to_pass():
         layers[0](x, graph.edge_index, graph.batch, graph)
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         layers[1](x, graph.edge_index, graph.batch, graph)
         layers[0](x, graph.edge_index, graph.batch, graph, layers[0].initial_carry(3))
         GPSStack(8, 2, attn=lambda _: PrimphormerAttention(8))(x, graph.edge_index, graph.batch, graph)
