@@ -103,6 +103,14 @@ def test_models(name):
     check(model, *batches_of(model)[0], level="num_graphs" if model.pool else "num_nodes")
 
 
+def test_biases_of_pairs():
+    model = model_of(lambda: FullAttention(8, 2, attn_bias="attn_bias")).double()
+    graphs = graphs_for(FullAttention(8, 2))  # which needs nothing of a graph
+    for graph in graphs:
+        graph.attn_bias = torch.randn(graph.num_nodes**2, 1, dtype=torch.float64)
+    check(model, collate(graphs), collate(graphs, plan=model, buckets=Buckets()))
+
+
 def test_one_node():
     """Batch norms keep their statistics, since one row has no variance."""
     model = model_of(GRF).double()
