@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from pyg_topomask import plan as plans
 
-__all__ = ["NonFiniteError"]
+__all__ = ["NonFiniteError", "readable"]
 
 _warned: set[str] = set()
 

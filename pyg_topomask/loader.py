@@ -22,7 +22,18 @@ from pyg_topomask.data.source import Graph
 from pyg_topomask.data.walk_shards import SHARD, SHARDS
 from pyg_topomask.tensor_files import load_tensors
 
-__all__ = ["Buckets", "RandomPartitionLoader", "WalkNeighborLoader", "collate", "load_walks", "set_epoch", "unpadded"]
+__all__ = [
+    "Buckets",
+    "EpochSampler",
+    "PartSampler",
+    "RandomPartitionLoader",
+    "WalkNeighborLoader",
+    "collate",
+    "load_walks",
+    "set_epoch",
+    "single",
+    "unpadded",
+]
 
 
 class _PartLoader(DataLoader):

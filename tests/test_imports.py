@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyg_topomask
+from tests.test_docs import names_in_the_reference
 
 PACKAGE = Path(pyg_topomask.__file__).parent
 # What each part may import, beside itself: imports go down only.
@@ -123,6 +124,17 @@ def test_importing_the_package_seeds_nothing_and_is_quiet():
     result = run(code)
     assert result.returncode == 0, result.stderr
     assert result.stdout == ""
+
+
+def test_the_runner_imports_only_names_of_the_reference():
+    known = {*names_in_the_reference(), "pyg_topomask.__version__"}
+    modules = {name.rpartition(".")[0] for name in known}  # whose names are listed
+    for name in of_part("run"):
+        for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyg_topomask"):
+                found = {f"{node.module}.{alias.name}" for alias in node.names}
+                hidden = {one for one in found if not f"{one}.".startswith(RUN)} - known - modules
+                assert node.module.startswith(RUN[:-1]) or not hidden, f"{name} imports {sorted(hidden)}"
 
 
 RUN = "pyg_topomask.run."

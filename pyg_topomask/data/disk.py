@@ -52,6 +52,11 @@ class DiskGraph(FeatureStore, GraphStore):
         ValueError: If the header is damaged, a file has another size than it says, or the rows do not hold all edges.
     """
 
+    @staticmethod
+    def is_at(path: str | Path) -> bool:
+        """Whether a folder is a graph on disk."""
+        return (Path(path).expanduser() / HEADER).is_file()
+
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
         self.__dict__["folder"] = Path(folder).expanduser().resolve()

@@ -5,12 +5,13 @@ from pyg_topomask.datasets.induced_cycle import InducedCycleDataset
 from pyg_topomask.datasets.long_range import LONG_RANGE, LongRangeDataset
 from pyg_topomask.datasets.motif import MOTIFS, MotifDataset
 from pyg_topomask.datasets.particles import FORCES, AddParticleGraph, ParticleDataset
-from pyg_topomask.datasets.registry import register_dataset
+from pyg_topomask.datasets.registry import REGISTERED, register_dataset
 
 __all__ = [
     "FORCES",
     "LONG_RANGE",
     "MOTIFS",
+    "REGISTERED",
     "AddParticleGraph",
     "DigitsDataset",
     "InducedCycleDataset",

@@ -1,5 +1,6 @@
 """Tensor operations without learnable parameters: walks, segments, sparse products and attention."""
 
+from pyg_topomask.ops.attention.choice import engines_of
 from pyg_topomask.ops.attention.full_softmax import all_pairs
 from pyg_topomask.ops.attention.masked import (
     explain,
@@ -7,8 +8,9 @@ from pyg_topomask.ops.attention.masked import (
     masked_linear_attention,
     masked_softmax_attention,
 )
+from pyg_topomask.ops.native.loader import native_state
 from pyg_topomask.ops.products.polynomial import deconvolve
-from pyg_topomask.ops.reach import reach
+from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.ops.topk.attention import topk_attention
 from pyg_topomask.ops.topk.search import topk_inner_product
 from pyg_topomask.ops.walks.bounds import error_bound, error_scale, row_nonzeros
@@ -18,12 +20,15 @@ __all__ = [
     "Walks",
     "all_pairs",
     "deconvolve",
+    "engines_of",
     "error_bound",
     "error_scale",
     "explain",
     "masked_additive_attention",
     "masked_linear_attention",
     "masked_softmax_attention",
+    "mean_hops",
+    "native_state",
     "reach",
     "row_nonzeros",
     "sample_walks",

@@ -28,7 +28,6 @@ from torch_geometric.graphgym.models.gnn import FeatureEncoder, GNNPreMP
 from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.nn import ATTENTION, auxiliary_loss
-from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.run.graphgps.attentions import build_attention, build_sampling_transforms, twice_given
 from pyg_topomask.run.graphgps.check import layer_problems, unused_keys
 from pyg_topomask.run.graphgps.config import Config
@@ -203,7 +202,9 @@ class TopomaskGPS(Module):
         if self.reads_pe:
             extra["pe"] = batch["pe_EquivStableLapPE"]  # where GraphGPS's encoder stores it
         index = batch.get("batch")
-        batch.x = self.mp(batch.x, batch.edge_index, index, batch, count_graphs(batch, index), **extra)
+        batch.x = self.mp(
+            batch.x, batch.edge_index, index, batch, batch.num_graphs if "ptr" in batch else None, **extra
+        )
         prediction, label = self.post_mp(batch)
         term = self.eta * auxiliary_loss(self.mp)
         if self.training and term.requires_grad:

@@ -25,8 +25,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.loader import collate
 from pyg_topomask.nn import Mask
-from pyg_topomask.ops import reach
-from pyg_topomask.ops.reach import mean_hops
+from pyg_topomask.ops import mean_hops, reach
 from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import Served, Splits, loaders, prepare, ready_loader
 from pyg_topomask.run.data.source import Serving

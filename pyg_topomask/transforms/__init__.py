@@ -1,5 +1,6 @@
 """PyG transforms that prepare a graph for a mask or an attention."""
 
+from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.transforms.encodings import (
     AddElectrostaticEncoding,
     AddHeatDiagonalEncoding,
@@ -14,7 +15,7 @@ from pyg_topomask.transforms.grid_shape import AddGridShape, AddPositions
 from pyg_topomask.transforms.hops import AddHops
 from pyg_topomask.transforms.precompute import precompute
 from pyg_topomask.transforms.random_walks import AddRandomWalks
-from pyg_topomask.transforms.relabel import RelabelNodes
+from pyg_topomask.transforms.relabel import RelabelNodes, far_apart
 from pyg_topomask.transforms.tree_order import AddTreeOrder
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "AddShortestPathBias",
     "AddTreeOrder",
     "RelabelNodes",
+    "apply_all",
+    "far_apart",
     "precompute",
     "that_add",
 ]

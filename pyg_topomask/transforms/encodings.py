@@ -14,6 +14,7 @@ from pyg_topomask.ops.encodings.diagonals import return_probabilities
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.heat_diagonals import heat_diagonals
 from pyg_topomask.ops.encodings.pair_encodings import (
+    NUM_ELECTROSTATIC,
     check_pair_sizes,
     electrostatic_encoding,
     relative_walks,
@@ -104,6 +105,7 @@ class AddElectrostaticEncoding(Encoding):
     """
 
     adds = ("electrostatic",)
+    num_columns = NUM_ELECTROSTATIC
     needs_one_graph = True
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:

@@ -37,6 +37,7 @@ EVERY_ATTENTION = ChainMap(PYG_ATTENTION, ATTENTION)
 
 __all__ = [
     "ATTENTION",
+    "EVERY_ATTENTION",
     "Attention",
     "BigBirdAttention",
     "ExphormerAttention",

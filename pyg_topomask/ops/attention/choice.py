@@ -150,6 +150,26 @@ def watched(watch: Callable[[Problem], None]) -> Iterator[None]:
         _watching.remove(watch)
 
 
+def engines_of(call: Callable[[], object]) -> list[list[tuple[str, str, str | float, bool]]]:
+    """The engines of each masked attention that a call computes.
+
+    Args:
+        call: What to call, such as ``lambda: model(data)``.
+
+    Returns:
+        For each attention, for each engine: its name, its path, the reason why it cannot serve or its estimated
+        nanoseconds, and whether ``path="auto"`` takes it.
+    """
+    problems: list[Problem] = []
+    with watched(problems.append):
+        call()
+    chosen = [choose_engine(problem) for problem in problems]
+    return [
+        [(name, ENGINES[name].path, reason, name == taken) for name, reason in explain(problem).items()]
+        for problem, taken in zip(problems, chosen)
+    ]
+
+
 _watching: list[Callable[[Problem], None]] = []
 
 

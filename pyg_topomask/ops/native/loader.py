@@ -86,6 +86,20 @@ def library_folder() -> Path:
     return Path(os.path.abspath(cache_dir())) / f"native-{os.geteuid() if hasattr(os, 'geteuid') else 'user'}"
 
 
+def native_state() -> dict[str, str]:
+    """The C++ compiler, and how many compiled libraries there are, in words for users."""
+    folder, names = library_folder(), sources.LIBRARIES
+    kept, shipped = (sum(any(place.glob(f"{name}_cpu*")) for name in names) for place in (folder, sources.SHIPPED))
+    try:
+        compiler = " ".join(sources.find_compiler(os.environ.get("CXX")))
+    except (sources.NoCompilerError, sources.CompilerError) as error:
+        compiler = f"none: {error}"
+    return {
+        "compiler": compiler,
+        "compiled": f"{shipped} of {len(names)} libraries in the package, {kept} in {folder}",
+    }
+
+
 @lru_cache
 def _load(name: str) -> ctypes.CDLL | str:
     try:

@@ -20,7 +20,7 @@ from pyg_topomask.run.output.report import titled_table
 from pyg_topomask.run.process_memory import available_mib, resident_mib
 from pyg_topomask.run.training.trainer import device_problems, uses_cuda
 from pyg_topomask.run.trials import ProcessFailedError, Trial, draw_sample, in_process, run_trial
-from pyg_topomask.transforms.relabel import far_apart
+from pyg_topomask.transforms import far_apart
 
 CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")
 """Folders with the config of a data set, ``grf/<name>.yaml``: in the current folder, and in the source tree."""

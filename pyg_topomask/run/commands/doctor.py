@@ -14,7 +14,7 @@ import torch
 
 from pyg_topomask import __version__
 from pyg_topomask.cache import cache_dir
-from pyg_topomask.ops.native import loader, sources
+from pyg_topomask.ops import native_state
 
 PACKAGES = {
     "needed": ("torch", "torch_geometric", "numpy", "scipy"),
@@ -36,14 +36,8 @@ def main(arguments: Namespace, rest: list[str]) -> None:
 
 def facts(cores: int, load: float) -> dict[str, str]:
     """Versions, compiled code, devices, threads and memory, each in a line."""
-    folder, names = loader.library_folder(), sources.LIBRARIES
-    kept, shipped = (sum(any(place.glob(f"{name}_cpu*")) for name in names) for place in (folder, sources.SHIPPED))
     gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
-    try:
-        compiler = " ".join(sources.find_compiler(os.environ.get("CXX")))
-    except (sources.NoCompilerError, sources.CompilerError) as error:
-        compiler = f"none: {error}"
     return {
         "package": f"pyg_topomask {__version__} in {Path(__file__).parents[2]}",
         "system": f"Python {platform.python_version()} on {platform.platform()}",
@@ -52,8 +46,7 @@ def facts(cores: int, load: float) -> dict[str, str]:
         "threads": f"torch {torch.get_num_threads()}, "
         + ", ".join(f"{name}={os.environ.get(name)}" for name in THREADS),
         "GPU": ", ".join(f"{gpu.name}, {gpu.total_memory >> 30} GiB" for gpu in gpus) or f"none (torch for {build})",
-        "compiler": compiler,
-        "compiled": f"{shipped} of {len(names)} libraries in the package, {kept} in {folder}",
+        **native_state(),
         "allocator": _allocator(),
         "data": f"TOPOMASK_DATA={os.environ.get('TOPOMASK_DATA')}, cache {cache_dir()}",
     }

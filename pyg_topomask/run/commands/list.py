@@ -33,9 +33,16 @@ def main(arguments: Namespace, rest: list[str]) -> None:
 
 def names() -> str:
     """Each kind, and below it its names with their sources."""
-    from pyg_topomask.datasets.registry import REGISTERED
-    from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
-    from pyg_topomask.nn.attention.pyg import PYG_ATTENTION
+    from pyg_topomask.datasets import REGISTERED
+    from pyg_topomask.nn import (
+        ATTENTION,
+        EDGE_ENCODERS,
+        EVERY_ATTENTION,
+        HEADS,
+        MASK,
+        NODE_ENCODERS,
+        POSITIONAL_ENCODERS,
+    )
     from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
     from pyg_topomask.run.graphgps.convs import CONVS
     from pyg_topomask.run.graphgps.formats import FORMATS
@@ -44,7 +51,7 @@ def names() -> str:
 
     peers = {name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION}
     tables: dict[str, dict[str, Any]] = {
-        "attentions": {**ATTENTION, **peers, **PYG_ATTENTION},
+        "attentions": {**ATTENTION, **peers, **EVERY_ATTENTION},
         "masks": {**MASK},
         "convolutions": {name: entry.source for name, entry in CONVS.items()},
         "node encoders": {**NODE_ENCODERS},

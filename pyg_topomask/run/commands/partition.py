@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges
-from pyg_topomask.data.disk import node_blocks, with_arrays
+from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges, with_arrays
 from pyg_topomask.run.errors import RunError
 
 
@@ -38,7 +37,8 @@ def write(graph: DiskGraph, num_parts: int, out: Path, method: str) -> float:
     part = partition(source, num_parts, method)
     with_arrays(out, graph, {"part": part.to(torch.int32)})
     between = 0
-    for nodes in node_blocks(source.num_nodes, 2**20):
+    for first in range(0, source.num_nodes, 2**20):
+        nodes = torch.arange(first, min(first + 2**20, source.num_nodes))
         row, place = source.edges_from(nodes)
         between += int((part[nodes][row] != part[source.index[place].long()]).sum())
     return between / max(1, source.index.numel())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +14,12 @@ import torch
 from rich.table import Table
 from torch import Tensor
 from torch.autograd.functional import jacobian
+from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import Attention, GPSNetwork, GRFMask
-from pyg_topomask.operators import LowRankOperator, OnesOperator
-from pyg_topomask.ops import reach
-from pyg_topomask.ops.attention import choice
-from pyg_topomask.ops.reach import mean_hops
+from pyg_topomask.nn import Attention, GPSNetwork, GRFMask, walk_errors
+from pyg_topomask.operators import LowRankOperator, OnesOperator, SparseOperator
+from pyg_topomask.ops import engines_of, mean_hops, reach
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.loaders import Sizes, served_features
 from pyg_topomask.run.errors import NoPictureError, RunError
@@ -30,18 +28,17 @@ from pyg_topomask.run.files import output_path, write_output
 from pyg_topomask.run.graphgps.reading import read
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
-from pyg_topomask.run.walk_errors import DRAWS, MOST, RISK, walk_errors
-from pyg_topomask.transforms import AddRandomWalks
-from pyg_topomask.transforms.base import apply_all
-from pyg_topomask.viz import plot_mask, plot_reach, plot_walks
-from pyg_topomask.viz.drawing import literal
-from pyg_topomask.viz.mask import matrix_of
+from pyg_topomask.transforms import AddRandomWalks, apply_all
+from pyg_topomask.viz import literal, plot_mask, plot_reach, plot_walks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _GRAPHS, _NUMBERS, _NODES = 16, 2**22, 16
 """Number of graphs, of entries of a mask that are computed for each head, and of nodes with an influence."""
+
+_RISK, _DRAWS = 0.05, 8
+"""Share of the entries that may exceed a bound on the error of walks, and draws of the walks of each number."""
 
 _HOPS = {"0": (0, 1), "1": (1, 2), "2": (2, 3), "3–4": (3, 5), "5–8": (5, 9), "9–16": (9, 17), "> 16": (17, 18)}
 """Columns of the table, with their places among the shares."""
@@ -134,8 +131,8 @@ class View:
         steps = source.draws(self.experiment.seed)
         walks = next(step for step in steps if isinstance(step, AddRandomWalks) and step.name == mask.name)
         with source.refusing():
-            rows = walk_errors(mask, walks, self.graphs[0], self.head % mask.heads)
-        return rows, walks.num_walks, f"{self.title}\nentries between two nodes, {DRAWS} draws of {walks.scheme} walks"
+            rows = walk_errors(mask, walks, self.graphs[0], self.head % mask.heads, _DRAWS, _RISK)
+        return rows, walks.num_walks, f"{self.title}\nentries between two nodes, {_DRAWS} draws of {walks.scheme} walks"
 
     def missing(self, kind: str, needed: str, attention: str) -> NoPictureError:
         """The error of a layer that has nothing to draw of this kind."""
@@ -255,21 +252,28 @@ def _draw_attention(view: View) -> Figure:
     attn, (data,) = view.attention(), view.graphs
     if attn is None:
         raise view.missing("attention", "an attention", "KMIP")
-    calls: list[Any] = []
-    handle = attn.register_forward_pre_hook(lambda _, *given: calls.append(given), with_kwargs=True)
+    inputs, more = inputs_of(attn, view.model, data)
     with torch.no_grad():
-        view.model(data)
-        handle.remove()
-        inputs, more = calls[0]
         try:
             pairs, weights = attn.attention_weights(*inputs, **more)
         except NotImplementedError as error:
             raise NoPictureError(str(error)) from None
-    matrix = matrix_of(pairs, weights, int(data.num_nodes or 0))
+    size = max(int(data.num_nodes or 0), *(pairs.amax(1) + 1).tolist())  # virtual nodes are at the end
+    matrix = SparseOperator(pairs, weights, size).to_dense()
     # A node may attend to none, such as one with relu features that no other node has.
     empty = (matrix[view.head, : data.num_nodes] == 0).all(1).double().mean()
     title = f"{type(attn).__name__}, {view.title}" + (f", {empty:.1%} of the nodes attend to none" if empty else "")
     return plot_mask(matrix, data.edge_index, title, view.node, view.head, symbol="A")
+
+
+@torch.no_grad()
+def inputs_of(part: Module, model: Module, graph: Data) -> tuple[Any, Any]:
+    """The positional and the keyword arguments of a part of a model when the model is called with a graph."""
+    calls: list[Any] = []
+    handle = part.register_forward_pre_hook(lambda _, *given: calls.append(given), with_kwargs=True)
+    model(graph)
+    handle.remove()
+    return calls[0]
 
 
 def _draw_mask(view: View) -> Figure:
@@ -318,8 +322,8 @@ def walk_table(view: View) -> Table:
     table = Table("walks", *_WALK_COLUMNS.values(), title=title)
     table.caption = (
         f"*: the config's number. e, k: the error of an entry of the mask, and the non-zeros of a row of its features, "
-        f"that a share of {RISK:g} exceeds. –: no bound is known, or more than {MOST:,} walks. The root mean square of "
-        f"the exact entries is {rows[0]['typical']:.3g}."
+        f"that a share of {_RISK:g} exceeds. –: no bound is known, or more than 10⁹ walks. The root mean square of the "
+        f"exact entries is {rows[0]['typical']:.3g}."
     )
     for row in rows:
         cells = [_cell(row[name]) for name in _WALK_COLUMNS]
@@ -338,23 +342,20 @@ def path_table(view: View) -> Table:
     Raises:
         RunError: If the layer has no masked attention; the message says what to change.
     """
-    problems: list[choice.Problem] = []
-    with ExitStack() as stack:
-        layer = view.model.layers[view.layer]
-        layer.register_forward_pre_hook(lambda *_: stack.enter_context(choice.watched(problems.append)))
-        layer.register_forward_hook(lambda *_: stack.close())
-        view.model(Batch.from_data_list(view.graphs))
-    if not problems:
+    layer = view.model.layers[view.layer]
+    inputs, more = inputs_of(layer, view.model, Batch.from_data_list(view.graphs))
+    found = engines_of(lambda: layer(*inputs, **more))
+    if not found:
         example = f"such as gt.layer_type=GCN+GRF (got {view.experiment.labels['layer_type']})"
         raise RunError(f"layer {view.layer} has no attention with a choice of engines, {example}")
     title = f"{view.where}: attention on {len(view.graphs)} graphs"
     table = Table("engine", "path", "estimated ms", "reason", title=title)
-    for problem in problems:
-        chosen, reasons = choice.choose_engine(problem), choice.explain(problem)
-        for name, reason in reasons.items():
-            cost = "" if isinstance(reason, str) else f"{reason / 1e6:.3g}"
-            why = reason if isinstance(reason, str) else "taken by path=auto" if name == chosen else ""
-            table.add_row(name, choice.ENGINES[name].path, cost, why)
+    for engines in found:
+        for name, path, reason, is_taken in engines:
+            cells = (
+                ("", reason) if isinstance(reason, str) else (f"{reason / 1e6:.3g}", "taken by path=auto" * is_taken)
+            )
+            table.add_row(name, path, *cells)
         table.add_section()
     return table
 

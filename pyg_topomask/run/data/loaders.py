@@ -22,8 +22,7 @@ from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.process_memory import available_mib
 from pyg_topomask.run.task import PARTS, Task, check_targets
-from pyg_topomask.transforms import AddRandomWalks, precompute
-from pyg_topomask.transforms.base import apply_all
+from pyg_topomask.transforms import AddRandomWalks, apply_all, precompute
 
 Features = tuple[list[Data], tuple[Any, Any, Any], tuple[Mapping[str, Any], ...]]
 """Graphs with features, the parts of the split, and constants of fitted features: the result of `read_features`."""

@@ -13,8 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform, Compose
 from torch_geometric.utils import to_undirected
 
-from pyg_topomask.data import GraphSource, partition
-from pyg_topomask.data.graph_parts import GraphParts, TargetParts, WalkNeighborhoods, split
+from pyg_topomask.data import GraphParts, GraphSource, TargetParts, WalkNeighborhoods, partition, split
 from pyg_topomask.loader import PartSampler, set_epoch, single
 from pyg_topomask.run.data.source import Serving
 from pyg_topomask.run.distributed import rank, world_size

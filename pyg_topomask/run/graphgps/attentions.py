@@ -10,10 +10,7 @@ from typing import Any
 import torch
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.nn import MASK, Attention, Mask
-from pyg_topomask.nn.attention import EVERY_ATTENTION
-from pyg_topomask.nn.gps_network import BIAS
-from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn import EVERY_ATTENTION, MASK, Attention, Mask, requirements_of
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.schema import MASK_KEY, takes_mask
 from pyg_topomask.run.graphgps.config.topomask import TopomaskConfig
@@ -25,7 +22,7 @@ _TRANSLATIONS: dict[str, Callable[[Config, int], Any]] = {
     "topomask.num_tables": lambda config, layer: walks_of_layer(config, layer),
     "prep.exp": lambda config, layer: config.prep.exp and config.prep.use_exp_edges,
     "dataset.edge_encoder": lambda config, layer: config.gt.dim_hidden if config.dataset.edge_encoder else None,
-    "posenc_GraphormerBias.enable": lambda config, layer: BIAS if config.has_pair_bias else None,
+    "posenc_GraphormerBias.enable": lambda config, layer: "attn_bias" if config.has_pair_bias else None,
 }
 """Keys whose value is not the argument itself, with a function of the config and the layer's number that gives it."""
 

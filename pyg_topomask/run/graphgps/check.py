@@ -8,8 +8,16 @@ from dataclasses import replace
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
-from pyg_topomask.nn.attention import EVERY_ATTENTION
+from pyg_topomask.nn import (
+    ATTENTION,
+    EDGE_ENCODERS,
+    EVERY_ATTENTION,
+    HEADS,
+    MASK,
+    NODE_ENCODERS,
+    POSITIONAL_ENCODERS,
+    auxiliary_loss,
+)
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
 from pyg_topomask.run.graphgps.attentions import key_in, twice_given

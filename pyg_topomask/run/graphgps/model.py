@@ -12,12 +12,6 @@ from torch.nn import Module
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import nn, transforms
-from pyg_topomask.nn.encoder.base import Encoder, NormalizedEncoder
-from pyg_topomask.nn.encoder.features import MLPNodeEncoder
-from pyg_topomask.nn.encoder.pair_bias import GraphormerDegrees
-from pyg_topomask.nn.graph_token import GraphToken
-from pyg_topomask.nn.norm import build_norm
-from pyg_topomask.ops.encodings.pair_encodings import NUM_ELECTROSTATIC
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.graphgps.attentions import build_attention
 from pyg_topomask.run.graphgps.config import Config
@@ -66,24 +60,24 @@ def build_node_encoder(config: Config, in_channels: int) -> Module:
     if data.node_encoder:
         encoder, normed = _composed(config, in_channels), data.node_encoder_bn
         if config.model.type == "MultiModel" if normed is None else normed:
-            encoder = NormalizedEncoder(encoder)
+            encoder = nn.NormalizedEncoder(encoder)
         in_channels = channels
     if gnn.layers_pre_mp > 0:
         settings = gnn.layers_pre_mp, gnn.dropout, gnn.act, gnn.batchnorm
-        return MLPNodeEncoder(channels, in_channels, *settings, base=encoder)
+        return nn.MLPNodeEncoder(channels, in_channels, *settings, base=encoder)
     if in_channels != channels:
         found = f"node features have {in_channels} columns and layers have {channels} channels"
         raise ValueError(f"'node_encoder' is false, but {found}")
-    return MLPNodeEncoder(channels, in_channels, 0) if encoder is None else encoder
+    return nn.MLPNodeEncoder(channels, in_channels, 0) if encoder is None else encoder
 
 
-def _composed(config: Config, in_channels: int) -> Encoder:
+def _composed(config: Config, in_channels: int) -> nn.Encoder:
     channels, names, bias = config.gt.dim_hidden, config.used_encodings, config.posenc_GraphormerBias
     positional = [_positional(config, name) for name in names if name not in _APART]
     added = []
     if "GraphormerBias" in names:
         degrees = bias.num_in_degrees or 1, bias.num_out_degrees or 1
-        added.append(lambda width: GraphormerDegrees(width, *degrees))
+        added.append(lambda width: nn.GraphormerDegrees(width, *degrees))
     base: Callable[[int], Module] | None = lambda width: _base(config, width, in_channels)  # noqa: E731
     if not config.dataset.base_encoders and sum(part.channels for part in positional) == channels:
         base = None  # the encodings fill all columns
@@ -98,7 +92,7 @@ def _base(config: Config, channels: int, in_channels: int) -> Module:
     return construct(cls, channels, in_channels=in_channels, **values_for(cls, config, keys))
 
 
-def _positional(config: Config, name: str, channels: int | None = None) -> Encoder:
+def _positional(config: Config, name: str, channels: int | None = None) -> nn.Encoder:
     """An encoding of nodes; by default, it fills the columns of the node embedding that the config gives it."""
     section: Any = getattr(config, f"posenc_{name}")
     cls, model = nn.POSITIONAL_ENCODERS[name], getattr(section, "model", "none")
@@ -112,7 +106,9 @@ def _positional(config: Config, name: str, channels: int | None = None) -> Encod
     if name in EIGEN_NAMES:
         given |= {"max_freqs": section.eigen.max_freqs, "name": EIGEN_NAMES[name]}
     else:
-        given["in_channels"] = NUM_ELECTROSTATIC if name == "ElstaticSE" else len(section.kernel.numbers)
+        given["in_channels"] = (
+            transforms.AddElectrostaticEncoding.num_columns if name == "ElstaticSE" else len(section.kernel.numbers)
+        )
     return construct(cls, channels or section.dim_pe, **given)
 
 
@@ -127,7 +123,7 @@ def build_edge_encoder(config: Config, edge_channels: int | None) -> Module | No
     cls = nn.EDGE_ENCODERS[data.edge_encoder_name]
     given = values_for(cls, config, {"num_types": "dataset.edge_encoder_num_types"})
     encoder = construct(cls, config.gt.dim_hidden, in_channels=edge_channels or 1, **given)
-    return NormalizedEncoder(encoder) if data.edge_encoder_bn else encoder
+    return nn.NormalizedEncoder(encoder) if data.edge_encoder_bn else encoder
 
 
 def build_bias_encoder(config: Config) -> Module | None:
@@ -269,9 +265,9 @@ def build_model(
         pe_encoder=_positional(config, "EquivStableLapPE", gt.dim_hidden) if config.has_stable_gate else None,
         bias_encoder=build_bias_encoder(config),
         dropout=config.topomask.encoder_dropout,
-        graph_token=GraphToken(gt.dim_hidden, heads) if config.has_graph_token else None,
+        graph_token=nn.GraphToken(gt.dim_hidden, heads) if config.has_graph_token else None,
         pool_token=config.model.chooses("graph_pooling", "graph_token"),
-        norm_out=build_norm(_norm(config), gt.dim_hidden) if config.topomask.pre_norm else None,
+        norm_out=nn.build_norm(_norm(config), gt.dim_hidden) if config.topomask.pre_norm else None,
     )
 
 

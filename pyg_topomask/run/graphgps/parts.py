@@ -14,10 +14,8 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, ReduceLROnPlateau
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddSelfLoops, BaseTransform, Compose, Constant, NormalizeFeatures, ToUndirected
-from torch_geometric.utils import to_undirected
 
-from pyg_topomask.nn import parameter_groups
-from pyg_topomask.nn.parameter_groups import mask_parameters
+from pyg_topomask.nn import Mask, parameter_groups
 from pyg_topomask.run.data.features import FittedTransform, Standardize
 from pyg_topomask.run.data.source import Serving, Source
 from pyg_topomask.run.errors import RunError
@@ -28,7 +26,6 @@ from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.model import build_encodings
 from pyg_topomask.run.output.report import layers_text
 from pyg_topomask.run.training.settings import Training
-from pyg_topomask.transforms.grid_shape import grid_links
 
 CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
 """Node encoders that take integer categories; all others take floats."""
@@ -140,7 +137,8 @@ def build_optimizer(config: Config, model: Module) -> Optimizer:
     optim = config.optim
     momentum = {"momentum": optim.momentum} if optim.optimizer == "sgd" else {}
     cls: Callable[..., Optimizer] = OPTIMIZERS[optim.optimizer]
-    mask_lr = config.topomask.mask_lr if mask_parameters(model) else None
+    learned = any(isinstance(part, Mask) and [*part.parameters()] for part in model.modules())
+    mask_lr = config.topomask.mask_lr if learned else None
     groups = parameter_groups(model, optim.base_lr, mask_lr, optim.weight_decay)
     return cls(groups, lr=optim.base_lr, weight_decay=optim.weight_decay, **momentum)
 
@@ -270,7 +268,7 @@ def fake_graphs(config: Config, count: int = 2) -> list[Data]:
     generator, graphs, data = torch.Generator().manual_seed(0), [], config.dataset
     shapes = (getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) for mask in config.masks)
     axes = len(next(filter(None, shapes), (2, 2)))  # those of the mask; by default a cycle of four nodes
-    edge_index = to_undirected(grid_links((2,) * axes))
+    edge_index = torch.tensor([(i, i ^ (1 << axis)) for i in range(2**axes) for axis in range(axes)]).t()
     for _ in range(count):
         graph = Data(_fake(next(iter(data.base_encoders), "LinearNode"), 2**axes, generator), edge_index)
         if data.peek("edge_encoder") and data.peek("edge_encoder_name") != "DummyEdge":

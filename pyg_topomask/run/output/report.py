@@ -16,8 +16,7 @@ from rich.text import Text
 
 from pyg_topomask.run.files import write_text
 from pyg_topomask.run.task import PARTS
-from pyg_topomask.viz import plot_curves, save_figure
-from pyg_topomask.viz.drawing import literal
+from pyg_topomask.viz import literal, plot_curves, save_figure
 
 PERCENT = ("accuracy", "accuracy-SBM")
 """Metrics that are printed in percent."""

@@ -14,8 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import redraw_walks
-from pyg_topomask.nn.dynamic_walks import walks_along
+from pyg_topomask.nn import redraw_walks, walks_along
 from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
 from pyg_topomask.run.output.report import write_metrics

@@ -11,7 +11,6 @@ from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 from torchmetrics.utilities import dim_zero_cat
 
-from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.run.task import HITS, Task
 from pyg_topomask.run.training.scores import Scores, StoredScores
 
@@ -111,7 +110,9 @@ def candidates(data: Data) -> Candidates:
     size = batch.bincount(minlength=num_graphs)
     first = size.cumsum(0) - size
     graph = batch[start]
-    link, candidate = ragged_ranges(first[graph], size[graph])
+    count = size[graph]
+    link = torch.repeat_interleave(count)
+    candidate = torch.arange(link.numel(), device=link.device) + (first[graph] - count.cumsum(0) + count)[link]
     is_end = candidate == end[link]
     number = data.num_nodes
     known = torch.isin(start[link] * number + candidate, start * number + end)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pyg_topomask.data.disk import HEADER
+from pyg_topomask.data import DiskGraph
 from pyg_topomask.nn import POSITIONAL_ENCODERS
 from pyg_topomask.run.data.source import Split
 from pyg_topomask.run.errors import did_you_mean
@@ -217,7 +217,7 @@ class DatasetConfig(Section):
     @property
     def is_on_disk(self) -> bool:
         """Whether the data set is a graph on disk, as `pyg_topomask.data.save_graph` makes it."""
-        return self.format == "Files" and self.dir is not None and (Path(self.dir).expanduser() / HEADER).is_file()
+        return self.format == "Files" and self.dir is not None and DiskGraph.is_at(self.dir)
 
     @property
     def division(self) -> Split:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from pyg_topomask.nn.attention import EVERY_ATTENTION
+from pyg_topomask.nn import EVERY_ATTENTION
 from pyg_topomask.run.graphgps.config.base import (
     FROM_DATA,
     MAX_DEPTH,

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from pyg_topomask.nn import MASK, POSITIONAL_ENCODERS
-from pyg_topomask.nn.attention import EVERY_ATTENTION
+from pyg_topomask.nn import EVERY_ATTENTION, MASK, POSITIONAL_ENCODERS
 from pyg_topomask.run.graphgps.config import encodings, topomask
 from pyg_topomask.run.graphgps.config.base import NO_LOADERS, Count, NoEffect, Section, Size, noting_reads, spelled
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig, PrepConfig, ShareConfig

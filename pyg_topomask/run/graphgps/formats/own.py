@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 from torch_geometric.data import Data, InMemoryDataset
 
-from pyg_topomask.data import DiskGraph, GraphSource
-from pyg_topomask.data.disk import HEADER
-from pyg_topomask.data.source import mapped
-from pyg_topomask.datasets.registry import REGISTERED
+from pyg_topomask.data import DiskGraph, GraphSource, mapped
+from pyg_topomask.datasets import REGISTERED
 from pyg_topomask.run.data.loaded import LoadedDataset, as_dataset
 from pyg_topomask.run.errors import RunError, did_you_mean
 from pyg_topomask.run.graphgps.formats.base import reading
@@ -36,7 +34,7 @@ def registered(data: DatasetConfig, task: Task) -> LoadedDataset:
 def files(data: DatasetConfig, task: Task) -> LoadedDataset:
     """``format: Files``: a file of graphs, or the folder of an ``InMemoryDataset`` or a graph, at ``dataset.dir``."""
     path = Path(data.dir or ".").expanduser()
-    if (path / HEADER).is_file():
+    if DiskGraph.is_at(path):
         with reading(str(path), "Make the folder again: save_graph() or save_edges()"):
             return as_dataset(_on_disk(path), task)
     found = [path] if path.is_file() else []

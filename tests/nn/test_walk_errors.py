@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from pyg_topomask.nn import GRFMask
+from pyg_topomask.nn import GRFMask, walk_errors
+from pyg_topomask.nn.walk_errors import NUM_WALKS, walks_for
 from pyg_topomask.ops import error_bound
-from pyg_topomask.run.walk_errors import DRAWS, NUM_WALKS, RISK, walk_errors, walks_for
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
+
+DRAWS, RISK = 8, 0.05
 
 F, G = torch.tensor([[1.2, -0.5, 0.3], [0.4, 0.7, 0.1]]).double()
 
@@ -72,9 +74,9 @@ def test_rows_are_those_of_dense_matrices(name, settings, walk, functions, bound
 
 def test_the_number_of_walks_for_a_bound_is_the_least_one():
     for number in (1, 3, 17, 1000):
-        assert walks_for(error_bound(number, RISK, 1.3), 1.3) == number
-    assert walks_for(error_bound(2, RISK, 1.3), 1.3) == 1  # the bound of one walk is smaller
-    assert walks_for(0.0, 1.3) is None
+        assert walks_for(error_bound(number, RISK, 1.3), 1.3, RISK) == number
+    assert walks_for(error_bound(2, RISK, 1.3), 1.3, RISK) == 1  # the bound of one walk is smaller
+    assert walks_for(0.0, 1.3, RISK) is None
 
 
 def test_a_mask_that_joins_no_nodes_has_no_errors():
