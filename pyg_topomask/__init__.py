@@ -12,8 +12,6 @@ gathered rows and of sparse products. ``torch.use_deterministic_algorithms(True)
 where it can, and name the operation where it cannot.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -27,7 +25,7 @@ __version__ = "0.1.0"
 __all__ = ["load"]
 
 
-def load(folder: str | Path) -> TrainedModel:
+def load(folder: "str | Path") -> "TrainedModel":
     """Load a trained model and the transform that prepares graphs for it, for ``model(transform(data))``.
 
     .. code-block:: python

@@ -1,7 +1,5 @@
 """The cache folder, and files and folders that are either complete or absent, however a process ends."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Checks of settings, made once where they enter the library; the error of values that are not finite; warnings."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches

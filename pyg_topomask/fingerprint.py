@@ -1,7 +1,5 @@
 """A hash of arbitrary values that is the same in every process: settings, graphs, transforms with their code."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from pathlib import PurePath

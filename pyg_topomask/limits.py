@@ -1,7 +1,5 @@
 """Limits of memory and of threads, which a program or a test may change; the defaults suit most machines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Loading of a large graph in random parts or in neighbourhoods of walks, with walks and edges drawn for each."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator
@@ -39,7 +37,7 @@ __all__ = [
 class _PartLoader(DataLoader):
     """Loader of the parts that a `GraphParts` deals anew in each epoch; each pass is a new epoch."""
 
-    sampler: PartSampler
+    sampler: "PartSampler"
 
     def __init__(self, parts: GraphParts, shuffle: bool, rank: int, num_processes: int, kwargs: dict[str, Any]) -> None:
         kwargs.setdefault("generator", torch.Generator().manual_seed(parts.seed))

@@ -5,8 +5,6 @@ A pickle contains names of functions that are called while it is read, so a mali
 and read some raw files with Python's own ``pickle``.
 """
 
-from __future__ import annotations
-
 import codecs
 import collections
 import contextlib

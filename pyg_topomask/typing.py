@@ -14,8 +14,6 @@
 | ``nnz`` | stored entries of a sparse table |
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 from torch import Tensor

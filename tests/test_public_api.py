@@ -3,9 +3,11 @@
 After a deliberate change:  python tests/test_public_api.py > tests/public_api.txt
 """
 
+import ast
 import importlib
 import inspect
 import pkgutil
+import textwrap
 from difflib import ndiff
 from pathlib import Path
 
@@ -16,8 +18,8 @@ COMMAND = "python tests/test_public_api.py > tests/public_api.txt"
 OPTIONAL = ("pyg_topomask.run.graphgps", "pyg_topomask.run.graphgym")  # public, although not on the first level
 
 
-class Unquoted(str):
-    """An annotation that is shown without quotes, as it stands in the source."""
+class Written(str):
+    """An annotation as the source has it: evaluated, it would depend on the versions of packages."""
 
     __repr__ = str.__str__
 
@@ -28,14 +30,29 @@ def public_modules():
     return [pyg_topomask, *(module for module in modules if hasattr(module, "__all__"))]
 
 
-def signature(function):
-    found = inspect.signature(function)
-    shown = [p.replace(annotation=_unquoted(p.annotation)) for p in found.parameters.values() if p.name != "self"]
-    return found.replace(parameters=shown, return_annotation=_unquoted(found.return_annotation))
+def signature(value):
+    found, written = inspect.signature(value), dict(annotations(value))
+    shown = [p.replace(annotation=written.get(name, p.annotation)) for name, p in found.parameters.items()]
+    own = [p for p in shown if p.name != "self"]
+    return found.replace(parameters=own, return_annotation=written.get("return", found.return_annotation))
 
 
-def _unquoted(annotation):
-    return Unquoted(annotation) if isinstance(annotation, str) else annotation
+def annotations(value):
+    """Pairs of a name and its annotation, of a function, or of the fields and ``__init__`` of a class and its bases."""
+    bases = reversed(value.__mro__) if inspect.isclass(value) else [value]
+    for source in [base for base in bases if base.__module__.startswith("pyg_topomask")]:
+        node = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0]
+        for part in node.body if inspect.isclass(value) else [node]:
+            if isinstance(part, ast.AnnAssign):
+                yield part.target.id, text(part.annotation)
+            elif isinstance(part, ast.FunctionDef) and (part is node or part.name == "__init__"):
+                arguments = [x for x in ast.walk(part.args) if isinstance(x, ast.arg) and x.annotation]
+                yield from [(x.arg, text(x.annotation)) for x in arguments]
+                yield "return", text(part.returns)
+
+
+def text(annotation):
+    return Written(annotation.value if isinstance(annotation, ast.Constant) else ast.unparse(annotation))
 
 
 def lines_of(name, value):
@@ -47,7 +64,7 @@ def lines_of(name, value):
         yield f"class {name}{'' if plain else signature(value)}"
         for key, member in sorted(vars(value).items()):
             function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-            if key.startswith(("_", "test_", "extra_repr")):
+            if key.startswith(("_", "test_", "extra_repr", "model_post_init")):
                 continue
             if inspect.isfunction(function):
                 yield f"    {key}{signature(function)}"

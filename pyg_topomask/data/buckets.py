@@ -1,7 +1,5 @@
 """Batches of few different sizes."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Batches of graphs in less time than PyG's collation takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

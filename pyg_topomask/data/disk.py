@@ -4,8 +4,6 @@ The folder holds one raw file for each array and ``graph.json``, which describes
 processes of a machine that open the folder share its pages, so that none holds the graph itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

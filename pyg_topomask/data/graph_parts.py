@@ -1,7 +1,5 @@
 """Parts of one large graph as a data set: random sets of nodes, unions of clusters, and neighbourhoods of walks."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -52,7 +50,7 @@ class GraphParts(Dataset[Data]):
     def __len__(self) -> int:
         return self.num_parts
 
-    def of(self, graph: Data, transform: BaseTransform | None) -> Self:
+    def of(self, graph: Data, transform: BaseTransform | None) -> "Self":
         """The same parts of a graph that differs only in its ``counted`` nodes, with another transform."""
         parts = copy.copy(self)
         parts.graph, parts.source = graph, self.source.of(graph)
@@ -108,7 +106,7 @@ class TargetParts(GraphParts):
     def __len__(self) -> int:
         return -(-self.targets.numel() // self.batch_size)
 
-    def of(self, graph: Data, transform: BaseTransform | None) -> Self:
+    def of(self, graph: Data, transform: BaseTransform | None) -> "Self":
         parts = super().of(graph, transform)
         parts.targets = graph.counted.nonzero().view(-1)
         return parts

@@ -1,7 +1,5 @@
 """Parts of a graph with few edges between them: by METIS, or in a stream that needs only one number for each node."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch_geometric.utils.sparse import ptr2index

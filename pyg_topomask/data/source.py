@@ -1,7 +1,5 @@
 """Any large graph as rows of neighbours, from which parts are read at the cost of the part."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any, TypeAlias
 
@@ -167,7 +165,7 @@ class GraphSource:
             made = {key: made.get(key, value) for key, value in self.graph.to_dict().items()}
         return Data(**(made | {"edge_index": edge_index, "num_nodes": nodes.numel()}))
 
-    def of(self, graph: Data) -> GraphSource:
+    def of(self, graph: Data) -> "GraphSource":
         """The same edges, with the attributes of another `Data`."""
         found = copy.copy(self)
         found.graph, found.features = (graph, graph.disk) if "disk" in graph else graph, graph

@@ -4,8 +4,6 @@ A folder holds ``walks.json`` with the settings, ``graph`` with the edges and th
 and the shards. A shard is complete or absent, so that a killed command goes on where it was.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Handwritten digits as grid graphs of their pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 

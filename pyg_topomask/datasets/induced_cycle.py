@@ -1,7 +1,5 @@
 """Induced cycle: does the extra edge of a tree connect its two farthest nodes, or other ones?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

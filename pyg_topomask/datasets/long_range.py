@@ -1,7 +1,5 @@
 """Node tasks whose answer lies several hops away."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Motif detection: does a random graph contain a given small graph?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Particles that move under forces between neighbours, and the graphs of their nearest neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

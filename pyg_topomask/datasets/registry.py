@@ -1,7 +1,5 @@
 """Data sets of users, by the names that configs give them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Base of the generated data sets: a seeded generator for each graph, and the file on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

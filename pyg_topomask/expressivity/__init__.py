@@ -23,8 +23,6 @@ they contribute only the histogram of all colours, which is compared directly. A
 colour changed, at most :math:`O(E \log E)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the test reads from a graph: edges and equivariant encodings of nodes and edges."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence

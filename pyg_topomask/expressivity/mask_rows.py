@@ -1,7 +1,5 @@
 """What attention under a mask reads of a graph: the sums of the mask's rows over each colour."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Colour refinement of several graphs together, with integer colours from one table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What modules add to the training loss."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import Module

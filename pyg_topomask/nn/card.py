@@ -1,7 +1,5 @@
 """What the documentation, the benchmarks and the tests say of a mask or an attention and read from its class."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -73,7 +71,7 @@ class Described(Resettable):
         _, *names = signature(make).parameters
 
         @wraps(make)
-        def record(self: Described, *given: Any, **named: Any) -> None:
+        def record(self: "Described", *given: Any, **named: Any) -> None:
             check_keywords(make, type(self).__name__, named)
             make(self, *given, **named)
             self._made_with = dict(zip(names, given)) | named  # the constructor of the subclass is the last to do so

@@ -1,7 +1,5 @@
 """Dropout as a module."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import Module, ReLU

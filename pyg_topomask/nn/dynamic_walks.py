@@ -1,7 +1,5 @@
 """Dynamic GKAT: walks that are drawn again and follow the attention of a layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

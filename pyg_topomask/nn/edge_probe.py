@@ -1,7 +1,5 @@
 """The part of an attention that PyG's explainers find, and through which they see and mask edges."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar, cast, overload

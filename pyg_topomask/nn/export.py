@@ -1,7 +1,5 @@
 """Models as programs of ``torch.export``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

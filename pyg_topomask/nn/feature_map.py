@@ -1,7 +1,5 @@
 """Feature maps: non-negative features of queries and keys, whose inner product is the attention kernel."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

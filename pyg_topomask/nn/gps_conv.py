@@ -1,7 +1,5 @@
 """PyG's ``GPSConv`` with the attentions of this package."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

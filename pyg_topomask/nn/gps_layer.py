@@ -1,7 +1,5 @@
 """The GraphGPS layer: message passing and attention in parallel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from inspect import signature

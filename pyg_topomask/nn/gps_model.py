@@ -1,7 +1,5 @@
 """A stack of GraphGPS layers with an encoder and a head."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any

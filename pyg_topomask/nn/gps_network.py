@@ -1,7 +1,5 @@
 """A complete network that reads a graph: encoders, GraphGPS layers and a head."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """A stack of GraphGPS layers: passing edge features and carries on, and gradient checkpointing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial

@@ -1,7 +1,5 @@
 """Reading a module's inputs from a graph, with messages that say what to add."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """One extra node per graph that attends to all others, and from which the graph can be predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models in a folder or on the Hugging Face hub: weights and settings as data, and a card that describes them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from inspect import signature
@@ -58,7 +56,7 @@ class Shareable(Module):
     node_encoder: Any
     edge_encoder: Any
 
-    def __new__(cls, *given: Any, **named: Any) -> Self:
+    def __new__(cls, *given: Any, **named: Any) -> "Self":
         model = super().__new__(cls)
         arguments = dict(zip(list(signature(cls.__init__).parameters)[1:], given)) | named
         vars(model)["_settings"] = {name: _text(value) for name, value in arguments.items()}
@@ -85,7 +83,7 @@ class Shareable(Module):
         return _on_hub(type(self))(self, summary).push_to_hub(repo_id, config=settings, **options)
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, **options: Any) -> Self:
+    def from_pretrained(cls, name: str | Path, **options: Any) -> "Self":
         """A saved model, in evaluation mode.
 
         Args:

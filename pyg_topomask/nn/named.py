@@ -1,7 +1,5 @@
 """Attentions and convolutions that are given by their names, or as modules of PyG and torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Norms of nodes and edges that accept zero rows or one row, and activations."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Groups of parameters for an optimizer, in which masks learn at their own rate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.nn import Module, Parameter

@@ -1,7 +1,5 @@
 """What the plans of attentions, masks and models have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

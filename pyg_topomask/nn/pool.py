@@ -1,7 +1,5 @@
 """Pooling of nodes to graphs."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch_geometric.data import Data

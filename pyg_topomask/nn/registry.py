@@ -1,7 +1,5 @@
 """Registration of attentions and masks that are defined outside this package."""
 
-from __future__ import annotations
-
 from torch.nn import Module
 
 from pyg_topomask.nn.attention import ATTENTION

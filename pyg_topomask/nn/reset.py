@@ -1,7 +1,5 @@
 """Initialising parameters again, also those of modules without ``reset_parameters``."""
 
-from __future__ import annotations
-
 from torch.nn import Module
 
 

@@ -1,7 +1,5 @@
 """How well random walks estimate the GRF mask of a layer, by the number of walks."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import reduce

@@ -1,7 +1,5 @@
 """Masks that combine other masks with fast products: sums, one per head, block-diagonal and Kronecker products."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -99,7 +97,7 @@ class SumOperator(CombinedOperator):
     def __init__(self, *operators: MaskOperator) -> None:
         super().__init__(operators, common_nodes(operators, "add"))
 
-    def _like(self, operators: list[MaskOperator]) -> SumOperator:
+    def _like(self, operators: list[MaskOperator]) -> "SumOperator":
         return SumOperator(*operators)
 
     @property
@@ -159,7 +157,7 @@ class HeadStackOperator(CombinedOperator):
         work = sum(count * operator.num_multiply_adds for count, operator in zip(self.counts, operators))
         self.num_multiply_adds = work // max(self.heads, 1)
 
-    def _like(self, operators: list[MaskOperator]) -> HeadStackOperator:
+    def _like(self, operators: list[MaskOperator]) -> "HeadStackOperator":
         return HeadStackOperator(operators, self.counts)
 
     @property
@@ -204,7 +202,7 @@ class BlockDiagonalOperator(CombinedOperator):
         self.sizes = [operator.num_nodes for operator in operators]
         super().__init__(operators, sum(self.sizes))
 
-    def _like(self, operators: list[MaskOperator]) -> BlockDiagonalOperator:
+    def _like(self, operators: list[MaskOperator]) -> "BlockDiagonalOperator":
         return BlockDiagonalOperator(operators)
 
     @property
@@ -246,11 +244,11 @@ class ProductOperator(CombinedOperator):
         super().__init__([left, right], common_nodes([left, right], "multiply"))
         self.left, self.right = left, right
 
-    def _like(self, operators: list[MaskOperator]) -> ProductOperator:
+    def _like(self, operators: list[MaskOperator]) -> "ProductOperator":
         return ProductOperator(*operators)
 
     @property
-    def T(self) -> ProductOperator:
+    def T(self) -> "ProductOperator":
         return ProductOperator(self.right.T, self.left.T)
 
     @cached
@@ -286,7 +284,7 @@ class KroneckerOperator(CombinedOperator):
         self.left, self.right = left, right
         self.num_multiply_adds = left.num_multiply_adds * right.num_nodes + right.num_multiply_adds * left.num_nodes
 
-    def _like(self, operators: list[MaskOperator]) -> KroneckerOperator:
+    def _like(self, operators: list[MaskOperator]) -> "KroneckerOperator":
         return KroneckerOperator(*operators)
 
     @property

@@ -1,7 +1,5 @@
 """Masks with a node per graph that reads all nodes and is read by all of them."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
@@ -47,15 +45,15 @@ class BorderedOperator(MaskOperator):
         self.num_multiply_adds = operator.num_multiply_adds + self.num_nodes + operator.num_nodes
         self.node, self.token, _ = with_tokens(batch, num_graphs)
 
-    def _like(self, operator: MaskOperator) -> BorderedOperator:
+    def _like(self, operator: MaskOperator) -> "BorderedOperator":
         return self if operator is self.operator else BorderedOperator(operator, self.batch, self.num_graphs)
 
     @property
-    def T(self) -> BorderedOperator:
+    def T(self) -> "BorderedOperator":
         return self._like(self.operator.T)
 
     @property
-    def bound(self) -> BorderedOperator:
+    def bound(self) -> "BorderedOperator":
         return self._like(self.operator.bound)
 
     @property

@@ -1,7 +1,5 @@
 """The mask of a sequence in which each node reads only earlier nodes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch
@@ -37,7 +35,7 @@ class CausalOperator(NonNegativeOperator):
         self.num_multiply_adds = self.num_nodes
 
     @property
-    def T(self) -> CausalOperator:
+    def T(self) -> "CausalOperator":
         return CausalOperator(self.batch, not self.reverse)
 
     @property

@@ -1,7 +1,5 @@
 """A mask that is given as a dense matrix."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from pyg_topomask.checks import check_floating
@@ -30,5 +28,5 @@ class DenseOperator(TensorMask, MaskOperator):
         TensorMask.__init__(self, matrix)
 
     @property
-    def T(self) -> DenseOperator:
+    def T(self) -> "DenseOperator":
         return DenseOperator(self.matrix.transpose(-1, -2))

@@ -1,7 +1,5 @@
 """The entry-wise product of two masks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -41,7 +39,7 @@ class EntrywiseOperator(CombinedOperator):
         self.left, self.right = left, right
         self.num_multiply_adds = min(self._costs.values(), default=self.num_nodes**2)
 
-    def _like(self, operators: list[MaskOperator]) -> EntrywiseOperator:
+    def _like(self, operators: list[MaskOperator]) -> "EntrywiseOperator":
         return EntrywiseOperator(*operators)
 
     @cached

@@ -1,7 +1,5 @@
 """Masks for batches in which all graphs are equal, such as images, lattices and hypercubes."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 
 import torch

@@ -1,7 +1,5 @@
 """The mask that decays or grows exponentially along the edges of a forest."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

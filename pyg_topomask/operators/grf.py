@@ -1,7 +1,5 @@
 """The mask of graph random features."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -59,13 +57,13 @@ class GRFOperator(MaskOperator):
         return self.modulation, self.modulation if self.key_modulation is None else self.key_modulation
 
     @property
-    def T(self) -> GRFOperator:
+    def T(self) -> "GRFOperator":
         if self.key_modulation is None:
             return self if self.walks.T is self.walks else GRFOperator(self.walks.T, self.modulation)
         return GRFOperator(self.walks.T, self.key_modulation, self.modulation)
 
     @property
-    def bound(self) -> GRFOperator:
+    def bound(self) -> "GRFOperator":
         r""":math:`\Phi_1(|f|)\, \Phi_2(|f|)^\top` with absolute loads."""
         if self.walks.absolute is self.walks and all(map(non_negative, self._functions)):
             return self

@@ -1,7 +1,5 @@
 """The heat kernel of a grid."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

@@ -1,7 +1,5 @@
 """The heat kernel of a graph."""
 
-from __future__ import annotations
-
 from math import log
 
 import numpy as np
@@ -99,7 +97,7 @@ class HeatOperator(NonNegativeOperator):
         return series, is_wide, torch.from_numpy(low).to(self.device, non_blocking=True)
 
     @property
-    def T(self) -> HeatOperator:
+    def T(self) -> "HeatOperator":
         if self._root is None:
             return self
         operator = HeatOperator.__new__(HeatOperator)

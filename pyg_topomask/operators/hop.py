@@ -1,7 +1,5 @@
 """Masks that are a free function of the shortest-path distance in a graph."""
 
-from __future__ import annotations
-
 import copy
 
 import torch
@@ -41,16 +39,16 @@ class HopOperator(MaskOperator):
         self.values, self.num_nodes, self.num_multiply_adds = values, num_nodes, self.pattern.nnz
         self.dtype, self.device, self.numbers = values.dtype, values.device, (values,)
 
-    def _like(self, pattern: Pattern, indicator: Tensor, values: Tensor) -> HopOperator:
+    def _like(self, pattern: Pattern, indicator: Tensor, values: Tensor) -> "HopOperator":
         mask = copy.copy(self)
         mask.pattern, mask._indicator, mask.values, mask.numbers = pattern, indicator, values, (values,)
         return mask
 
-    def _with(self, values: Tensor) -> HopOperator:
+    def _with(self, values: Tensor) -> "HopOperator":
         return self._like(self.pattern, self._indicator, values)
 
     @property
-    def T(self) -> HopOperator:
+    def T(self) -> "HopOperator":
         pattern, order = self.pattern.transposed
         return self._like(pattern, self._indicator.index_select(0, order), self.values)
 

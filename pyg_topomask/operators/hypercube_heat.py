@@ -1,7 +1,5 @@
 """The heat kernel of a hypercube."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from pyg_topomask.checks import check_integer

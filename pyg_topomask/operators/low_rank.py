@@ -1,7 +1,5 @@
 """The mask that is a product of two thin matrices."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -45,10 +43,10 @@ class LowRankOperator(MaskOperator):
         self.dtype, self.device = torch.promote_types(left.dtype, right.dtype), left.device
 
     @property
-    def T(self) -> LowRankOperator:
+    def T(self) -> "LowRankOperator":
         return type(self)(self.right, self.left, self.batch)
 
-    def _with(self, left: Tensor, right: Tensor) -> LowRankOperator:
+    def _with(self, left: Tensor, right: Tensor) -> "LowRankOperator":
         return LowRankOperator(left, right, self.batch)
 
     @property

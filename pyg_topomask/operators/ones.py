@@ -1,7 +1,5 @@
 """The mask of plain attention, under which every node reads all nodes of its own graph."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

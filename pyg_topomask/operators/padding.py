@@ -1,7 +1,5 @@
 """The mask that hides padding nodes of a batch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

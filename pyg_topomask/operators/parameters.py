@@ -1,7 +1,5 @@
 """Mask parameters that may differ by head."""
 
-from __future__ import annotations
-
 from functools import reduce
 from numbers import Real
 

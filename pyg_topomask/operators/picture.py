@@ -1,7 +1,5 @@
 """A mask as a notebook shows it: a small picture of its matrix, made without any library."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from base64 import b64encode

@@ -1,7 +1,5 @@
 """The mask that is a power series of the adjacency matrix."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -43,17 +41,17 @@ class PowerSeriesOperator(MaskOperator):
         self.product_cost = 1.0 if is_learned(basis.value) else 0.1  # `contract` serves
         self.num_multiply_adds = self.num_nodes + (coeffs.size(-1) - 1) * (basis.pattern.nnz + self.num_nodes)
 
-    def _like(self, basis: Basis, coeffs: Tensor) -> PowerSeriesOperator:
+    def _like(self, basis: Basis, coeffs: Tensor) -> "PowerSeriesOperator":
         operator = PowerSeriesOperator.__new__(PowerSeriesOperator)
         operator._set(basis, coeffs)
         return operator
 
     @property
-    def T(self) -> PowerSeriesOperator:
+    def T(self) -> "PowerSeriesOperator":
         return self._like(self.basis.T, self.coeffs)
 
     @property
-    def bound(self) -> PowerSeriesOperator:
+    def bound(self) -> "PowerSeriesOperator":
         if all(map(non_negative, self.numbers)):
             return self
         return self._like(self.basis._replace(value=_absolute(self.basis.value)), absolute(self.coeffs))
@@ -72,7 +70,7 @@ class PowerSeriesOperator(MaskOperator):
     def contract(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
         return polynomial_attention(self.basis, self._by_head, None, q, k, v)
 
-    def times(self, other: MaskOperator) -> PowerSeriesOperator | None:
+    def times(self, other: MaskOperator) -> "PowerSeriesOperator | None":
         """The product of two series of one symmetric matrix, whose coefficients are their convolution, on CPU alone.
 
         Elsewhere, no compiled code serves, and the host would wait to know whether the matrix is symmetric.

@@ -1,7 +1,5 @@
 """Masks derived from another mask: with scaled rows and columns, or constant and cached."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -70,11 +68,11 @@ class DiagonalScaledOperator(WrappedOperator):
         self.heads = common_heads([operator.heads, *(x.size(1) for x in self.numbers if x.dim() == 2)])
 
     @property
-    def T(self) -> DiagonalScaledOperator:
+    def T(self) -> "DiagonalScaledOperator":
         return DiagonalScaledOperator(self.operator.T, self.right, self.left, self.batch)
 
     @property
-    def bound(self) -> DiagonalScaledOperator:
+    def bound(self) -> "DiagonalScaledOperator":
         bound = self.operator.bound
         if bound is self.operator and all(map(non_negative, self.numbers)):
             return self
@@ -180,7 +178,7 @@ class ConstantOperator(WrappedOperator):
         return self.operator.T
 
     @kept_property
-    def bound(self) -> ConstantOperator:
+    def bound(self) -> "ConstantOperator":
         with torch.no_grad():
             bound = self.operator.bound
         return self if bound is self.operator else ConstantOperator(bound)

@@ -1,7 +1,5 @@
 """A mask that is given by its entries."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from pyg_topomask.operators.sparse_factor import SparseFactorOperator, read_factor

@@ -1,7 +1,5 @@
 """Masks that are products of two sparse matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -33,17 +31,17 @@ class Factor:
         return self.value.size(1) if self.value.dim() == 2 else None
 
     @property
-    def T(self) -> Factor:
+    def T(self) -> "Factor":
         """The transposed factor."""
         pattern, order = self.pattern.transposed
         return Factor(pattern, self.value.index_select(0, order))
 
     @property
-    def absolute(self) -> Factor:
+    def absolute(self) -> "Factor":
         """The factor with absolute entries; the factor itself if no entry is negative."""
         return self if non_negative(self.value) else Factor(self.pattern, absolute(self.value))
 
-    def rows(self, start: int, stop: int) -> Factor:
+    def rows(self, start: int, stop: int) -> "Factor":
         """The rows from ``start`` to ``stop``."""
         pattern, entries = self.pattern.rows(start, stop)
         return Factor(pattern, self.value[entries])
@@ -96,11 +94,11 @@ class SparseFactorOperator(MaskOperator):
         return self.left or _identity(self), self.right or _identity(self)
 
     @property
-    def T(self) -> SparseFactorOperator:
+    def T(self) -> "SparseFactorOperator":
         return SparseFactorOperator(self.right, self.left, self.num_nodes)
 
     @property
-    def bound(self) -> SparseFactorOperator:
+    def bound(self) -> "SparseFactorOperator":
         left, right = (None if factor is None else factor.absolute for factor in (self.left, self.right))
         if left is self.left and right is self.right:
             return self

@@ -1,7 +1,5 @@
 """The mask of relative positions on a grid."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 
@@ -64,11 +62,11 @@ class ToeplitzOperator(EqualGraphsOperator):
         self.num_multiply_adds = self.num_graphs * (self.graph_size**2 if self._is_small else transform_work)
 
     @property
-    def T(self) -> ToeplitzOperator:
+    def T(self) -> "ToeplitzOperator":
         axes = list(range(-len(self.grid_shape), 0))
         return self._with(self.weight.flip(axes))
 
-    def _with(self, weight: Tensor) -> ToeplitzOperator:
+    def _with(self, weight: Tensor) -> "ToeplitzOperator":
         return ToeplitzOperator(weight, self.grid_shape, self.num_graphs)
 
     @property

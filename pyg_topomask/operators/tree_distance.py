@@ -1,7 +1,5 @@
 """The mask that is an arbitrary function of the hop distance in a forest."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -60,7 +58,7 @@ class TreeDistanceOperator(SymmetricOperator):
         self.method = plans.once("method", self._cheapest) if method == "auto" else method
         self.product_cost = 0.1 if self.method == "histogram" else 0.3  # 0.1: `contract` serves
 
-    def _with(self, values: Tensor) -> TreeDistanceOperator:
+    def _with(self, values: Tensor) -> "TreeDistanceOperator":
         return TreeDistanceOperator(self.parent, values, self.method)
 
     @property

@@ -1,7 +1,5 @@
 """Dense blocks of a block-diagonal matrix, one block for each graph of a batch, stacked in groups of similar size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Checks of edges, their conversion to a weighted adjacency, and its normalisation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -42,7 +40,7 @@ class CSR(NamedTuple):
         return self.pattern.col.long()
 
     @property
-    def T(self) -> CSR:
+    def T(self) -> "CSR":
         """The transposed adjacency."""
         pattern, order = self.pattern.transposed
         return CSR(pattern, self.weight.index_select(0, order))

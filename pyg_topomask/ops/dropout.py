@@ -8,8 +8,6 @@ times with GRF (one thread of an Intel Xeon, 11 pairs in turns). With 16-bit num
 compiled code, it takes 1.17 and 1.24 times as long.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Random regular graphs and their spectral gap."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy.linalg import eigvalsh

@@ -1,7 +1,5 @@
 """Autograd functions that transforms of `torch.func` and forward mode can use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

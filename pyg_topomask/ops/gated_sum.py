@@ -1,7 +1,5 @@
 """Sums over the edges of each node, weighted by gates: the aggregation of `GatedGCN`."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from pyg_topomask.ops.edge_sum import incidence, sum_rows

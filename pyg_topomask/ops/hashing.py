@@ -4,8 +4,6 @@ SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generato
 whose arithmetic wraps.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Pairs of nodes within a distance, found once per graph."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

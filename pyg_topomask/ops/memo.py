@@ -1,7 +1,5 @@
 """Cache results that were computed from a batch's tensors for as long as those tensors exist."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Signs, precision, columns of ones, and vanishing denominators."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ On CPU, one compiled function (``native/primal/``) computes it without an array 
 devices, in other dtypes, without a compiler, and for second derivatives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any

@@ -1,7 +1,5 @@
 """How far a mask sees: the share of its mass by distance."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Sums over the graphs of a batch, and their groups of similar size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, pairwise

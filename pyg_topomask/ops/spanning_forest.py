@@ -1,7 +1,5 @@
 """Spanning forests of graphs, rooted and sorted by depth."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

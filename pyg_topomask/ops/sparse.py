@@ -6,8 +6,6 @@ float32, `embedding_bag` was measured to be 1.1 to 2 times as fast as MKL (AMD E
 64 or more 2.4 to 12 times.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import partial, wraps
@@ -72,7 +70,7 @@ class Pattern:
 
     @classmethod
     @torch.compiler.disable
-    def merge(cls, row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> tuple[Pattern, Tensor]:
+    def merge(cls, row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> "tuple[Pattern, Tensor]":
         """Pattern of the distinct pairs of ``row [E]`` and ``col [E]``, sorted by (row, column), and the index of each
         pair's entry in it, shape ``[E]``. In the plan of a padded batch, pairs of the last row and column follow.
         """
@@ -85,7 +83,7 @@ class Pattern:
         key = pad(key, (0, plans.padded(len(key)) - len(key)), value=num_rows * size - 1)
         return cls(key // size, key % size, num_rows, num_cols), entry
 
-    def padded(self, value: Tensor) -> tuple[Pattern, Tensor]:
+    def padded(self, value: Tensor) -> "tuple[Pattern, Tensor]":
         """The pattern and its entries ``[nnz]``; in the plan of a padded batch, followed by zeros as in `merge`."""
         more = plans.padded(self.nnz) - self.nnz
         if not more:
@@ -94,7 +92,7 @@ class Pattern:
         col = pad(self.col, (0, more), value=self.num_cols - 1)
         return Pattern(None, col, self.num_rows, self.num_cols, rowptr=rowptr), pad(value, (0, more))
 
-    def to(self, device: torch.device, non_blocking: bool = False) -> Pattern:
+    def to(self, device: torch.device, non_blocking: bool = False) -> "Pattern":
         """The pattern on another device."""
         col, rowptr = (x.to(device, non_blocking=non_blocking) for x in (self.col, self.rowptr))
         order = None if self.order is None else self.order.to(device, non_blocking=non_blocking)
@@ -108,7 +106,7 @@ class Pattern:
         """Undo `arrange`."""
         return permute_rows(x, self.inverse, self.order)
 
-    def rows(self, start: int, stop: int) -> tuple[Pattern, slice]:
+    def rows(self, start: int, stop: int) -> "tuple[Pattern, slice]":
         """Pattern of the rows from ``start`` to ``stop`` (`order` is ignored), and the range of their entries."""
         if (start, stop) == (0, self.num_rows):
             return self, slice(0, self.nnz)
@@ -143,7 +141,7 @@ class Pattern:
         return self.col.numel()
 
     @kept_property
-    def transposed(self) -> tuple[Pattern, Tensor]:
+    def transposed(self) -> "tuple[Pattern, Tensor]":
         """Pattern of the transposed matrix, and the entry of this pattern for each of its entries, ``[nnz]``."""
         order = _order_by_column(self)
         row, col = (x.index_select(0, order) for x in (self.row, self.col))

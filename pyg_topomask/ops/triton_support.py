@@ -3,8 +3,6 @@
 Set ``TRITON_INTERPRET=1`` before Triton is imported to run the kernels in Python on CPU tensors, as the tests do.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

@@ -3,8 +3,6 @@
 Only this folder needs the ``run`` extra, and nothing is imported from it before it is used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

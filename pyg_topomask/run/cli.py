@@ -1,7 +1,5 @@
 """The command line: ``topomask run``, ``check``, ``list``, ``schema``, ``expressivity``, ``show`` and more."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import os

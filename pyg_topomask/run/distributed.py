@@ -1,7 +1,5 @@
 """The rank and number of the processes that ``torchrun`` or a batch system has started."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -1,7 +1,5 @@
 """The runner's errors, which are shown to the user as one message without a traceback."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """An experiment: data, a model and its training, which one call runs for one or several seeds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -140,7 +138,7 @@ class Experiment:
         """Names of the layers and of their mask, for messages and summaries."""
         return {"layer_type": "", "mask": None}
 
-    def at(self, seed: int, split: int | None = None) -> Experiment:
+    def at(self, seed: int, split: int | None = None) -> "Experiment":
         """The experiment with another seed, and another split if a number is given."""
         data = self.data if split is None else replace(self.data, split=replace(self.data.split, index=split))
         return replace(self, seed=seed, data=data)

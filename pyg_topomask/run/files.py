@@ -1,7 +1,5 @@
 """Writing files and making folders."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path
@@ -38,7 +36,7 @@ def output_path(path: str | Path, what: str = "a file") -> Path:
     return Path(path).expanduser()
 
 
-def write_output(out: Path, content: str | Figure) -> str:
+def write_output(out: Path, content: "str | Figure") -> str:
     """Write a command's text or picture, and return the line that says so.
 
     Raises:

@@ -12,8 +12,6 @@ Importing this module registers, in ``torch_geometric.graphgym.register``:
 :func:`build_transform` adds the attributes that attentions need to a graph. Encoders are those of GraphGym or the fork.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import partial, reduce
 from typing import Any

@@ -1,7 +1,5 @@
 """The options of the commands."""
 
-from __future__ import annotations
-
 from typing import Any
 
 OVERRIDES = "settings that override the file's: key=value, or key value pairs, such as optim.base_lr 0.01"

@@ -1,7 +1,5 @@
 """Memory of this process and of the machine."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import re

@@ -1,7 +1,5 @@
 """Train and test one seed of an experiment, and write its result."""
 
-from __future__ import annotations
-
 import copy
 import signal
 import time
@@ -55,7 +53,7 @@ class SeedRun:
         callbacks: Lightning's callbacks of the user.
     """
 
-    experiment: Experiment
+    experiment: "Experiment"
     folder: Path
     title: str
     loggers: Sequence[Logger] = ()

@@ -1,7 +1,5 @@
 """The task of a data set: what is predicted, the kind of target, and the number of outputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Finished runs by their folders: their results, and the trained model with the transform that prepares its graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +78,7 @@ class TrainedModel(NamedTuple):
     """
 
     model: Module
-    transform: RunTransform
+    transform: "RunTransform"
 
 
 def load(folder: str | Path) -> TrainedModel:

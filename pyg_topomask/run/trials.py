@@ -1,7 +1,5 @@
 """A trial of one attention, in its own process: some epochs on a sample of the data, and what a run will take."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 import sys

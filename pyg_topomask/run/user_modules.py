@@ -1,7 +1,5 @@
 """Importing a user's modules, which register attentions, masks and more."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Checks that every attention module must pass."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Checks that operators and attentions share: forward mode, autocast, threads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Every mask and attention with the settings of its examples, and the graphs that they need."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Small graphs that cover the special cases of masks, and relabelling of nodes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch_geometric.data import Data

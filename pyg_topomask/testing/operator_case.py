@@ -1,7 +1,5 @@
 """Checks that every mask operator must pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 

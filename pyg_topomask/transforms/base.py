@@ -1,7 +1,5 @@
 """Base of this package's transforms: a text that shows their settings, and calls on many graphs at once."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Sequence
 from functools import wraps
@@ -36,7 +34,7 @@ class GraphTransform(BaseTransform):
             return
 
         @wraps(make)
-        def checked(self: GraphTransform, *given: Any, **named: Any) -> None:
+        def checked(self: "GraphTransform", *given: Any, **named: Any) -> None:
             check_keywords(make, type(self).__name__, named)
             make(self, *given, **named)
 

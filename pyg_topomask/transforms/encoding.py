@@ -1,7 +1,5 @@
 """Base of the encodings, which read a graph's edges and process one graph or thousands at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, ClassVar

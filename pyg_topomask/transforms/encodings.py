@@ -1,7 +1,5 @@
 """Encodings of nodes and of pairs of nodes: walks, heat, charges, eigenvectors and shortest paths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

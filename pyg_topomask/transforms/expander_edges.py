@@ -1,7 +1,5 @@
 """Edges of a random expander graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import sqrt
 from typing import Any

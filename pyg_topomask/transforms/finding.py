@@ -1,7 +1,5 @@
 """The transform that adds an attribute, found by the attributes that each transform declares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from inspect import Parameter, signature

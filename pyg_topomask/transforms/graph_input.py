@@ -1,7 +1,5 @@
 """Graph attributes that transforms read, checked once where they enter the library."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The shape of a grid graph, for masks of grids, and positions of the nodes of a sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod

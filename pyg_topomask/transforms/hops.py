@@ -1,7 +1,5 @@
 """Pairs of nodes within a number of hops, for masks of distances."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

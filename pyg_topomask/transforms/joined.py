@@ -1,7 +1,5 @@
 """Disjoint union of many graphs, so that one call processes all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Apply transforms of this package to a whole data set at once, and store what they add between runs."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence

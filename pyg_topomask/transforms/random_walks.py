@@ -1,7 +1,5 @@
 """Random walks, sampled once before training or again in each epoch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

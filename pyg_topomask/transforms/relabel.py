@@ -1,7 +1,5 @@
 """Copies of a graph whose nodes and edges come in another order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A spanning forest of a graph, for masks of trees."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shared parts of the pictures: colours, axes, the drawing of a graph, and files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +31,14 @@ def pyplot() -> Any:
     return plt
 
 
-def panels(count: int, width: float, height: float) -> tuple[Any, list[Axes]]:
+def panels(count: int, width: float, height: float) -> tuple[Any, list["Axes"]]:
     """A new figure of ``count`` panels of this size in inches."""
     size = (width * count, height)
     figure, axes = pyplot().subplots(1, count, figsize=size, layout="constrained", squeeze=False)
     return figure, list(axes[0])
 
 
-def save_figure(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
+def save_figure(figure: "Figure", path: str | Path, dpi: int = 150) -> Path:
     """Write the figure in the format of the file extension and close it. An interrupted write keeps the old file.
 
     Args:
@@ -87,7 +85,7 @@ def _layout(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
     return position / position.max().clip(1e-9)
 
 
-def draw_edges(ax: Axes, edge_index: Tensor, num_nodes: int) -> tuple[np.ndarray, float]:
+def draw_edges(ax: "Axes", edge_index: Tensor, num_nodes: int) -> tuple[np.ndarray, float]:
     """Draw the edges of a graph; return the positions ``[N, 2]`` of its nodes and a suitable marker size.
 
     Raises:

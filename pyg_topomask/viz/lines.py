@@ -1,7 +1,5 @@
 """Pictures made of lines: training curves, how far masks see, and the error of a mask by the number of walks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +17,8 @@ def plot_curves(
     metrics: Mapping[str, Any],
     keys: Sequence[str] = ("train_loss", "val_accuracy"),
     labels: Sequence[str] | None = None,
-    ax: Sequence[Axes] | None = None,
-) -> Figure:
+    ax: "Sequence[Axes] | None" = None,
+) -> "Figure":
     """Plot training curves of several models: means over seeds by epoch as lines with bands of one standard deviation.
 
     The standard deviation is that of the sample, as in the summary of a run; one value has none.
@@ -74,7 +72,7 @@ def _mean_and_spread(name: str, runs: list[Any], key: str) -> tuple[np.ndarray, 
     return np.array(where), mean, spread
 
 
-def plot_reach(shares: Mapping[str, Tensor], title: str | None = None) -> Figure:
+def plot_reach(shares: Mapping[str, Tensor], title: str | None = None) -> "Figure":
     """Plot the share of a mask's mass against the number of hops, with a panel for each mask.
 
     Args:
@@ -120,7 +118,7 @@ _LINES = {
 """Panel and label of each column."""
 
 
-def plot_walks(rows: Sequence[Mapping[str, Any]], chosen: int, title: str | None = None) -> Figure:
+def plot_walks(rows: Sequence[Mapping[str, Any]], chosen: int, title: str | None = None) -> "Figure":
     """Plot the errors of a mask of random walks and the entries of its features against the number of walks.
 
     Args:
@@ -156,6 +154,6 @@ def plot_walks(rows: Sequence[Mapping[str, Any]], chosen: int, title: str | None
     return figure
 
 
-def _tidy(panel: Axes) -> None:
+def _tidy(panel: "Axes") -> None:
     panel.grid(alpha=0.25)
     panel.spines[["top", "right"]].set_visible(False)

@@ -1,7 +1,5 @@
 """Picture of a mask as a matrix, and of one of its rows on the graph."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +21,7 @@ def plot_mask(
     node: int | None = None,
     head: int = 0,
     symbol: str | None = None,
-) -> Figure:
+) -> "Figure":
     """Plot a mask, or weights of attention, as a heat map and, given the graph, one of its rows on the graph.
 
     Both panels share one colour scale, from zero to the largest weight, or symmetric about zero for a mask with
@@ -102,7 +100,7 @@ def _scale(matrix: np.ndarray) -> dict[str, Any]:
     return {"cmap": DIVERGING if signed else SEQUENTIAL, "norm": FuncNorm(root, -bound if signed else 0, bound)}
 
 
-def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None, symbol: str) -> None:
+def _draw_row(ax: "Axes", matrix: np.ndarray, edge_index: Tensor, node: int | None, symbol: str) -> None:
     num_nodes = matrix.shape[0]
     if node is not None and not 0 <= node < num_nodes:
         raise IndexError(f"'node' is {node}, but the mask has {num_nodes} nodes")

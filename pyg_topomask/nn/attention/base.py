@@ -1,7 +1,5 @@
 """The base class of attentions: what each of them promises, and what it may add."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, Literal, TypeVar, cast, overload

@@ -1,7 +1,5 @@
 """Block-sparse attention in node order."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch_geometric.data import Data

@@ -1,7 +1,5 @@
 """Nodes in PyG's dense form or in a nested tensor, as the flat nodes that attentions compute with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

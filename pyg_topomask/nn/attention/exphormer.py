@@ -1,7 +1,5 @@
 """Attention along the edges of the graph, of an expander graph, and to and from virtual nodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

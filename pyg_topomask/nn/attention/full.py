@@ -1,7 +1,5 @@
 """Exact softmax attention."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import Linear

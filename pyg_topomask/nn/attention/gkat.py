@@ -1,7 +1,5 @@
 """Graph kernel attention transformer."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import Linear, Parameter

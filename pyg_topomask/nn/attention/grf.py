@@ -1,7 +1,5 @@
 """Linear attention masked by graph random features."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pyg_topomask.nn.attention.masked import MaskedAttention

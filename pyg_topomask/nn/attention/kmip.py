@@ -1,7 +1,5 @@
 """Attention to the k keys with the largest inner products."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import Linear

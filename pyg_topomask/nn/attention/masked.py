@@ -1,7 +1,5 @@
 """The general form of attention under a topological mask."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Random-feature attention."""
 
-from __future__ import annotations
-
 import torch
 
 from pyg_topomask.nn.attention.masked import MaskedAttention

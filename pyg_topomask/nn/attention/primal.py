@@ -1,7 +1,5 @@
 """The attention of sequences on which Primphormer is based."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import Parameter

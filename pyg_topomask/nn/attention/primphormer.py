@@ -1,7 +1,5 @@
 """Attention in its primal representation."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Attentions and convolutions of PyG and torch as attentions of this package."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

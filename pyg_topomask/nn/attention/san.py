@@ -1,7 +1,5 @@
 """Attention to neighbours and, with separate queries, keys and weight, to all other nodes of the graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any

@@ -1,7 +1,5 @@
 """Gated graph convolution that updates edges."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import Linear
 from torch_geometric.nn.resolver import activation_resolver

@@ -1,7 +1,5 @@
 """Graph isomorphism convolution with edge features and an equivariant-stable gate."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import Module
 

@@ -1,7 +1,5 @@
 """A gate for edges: the distance between the positional encodings of their ends."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import Linear, Sequential, Sigmoid
 from torch_geometric.nn.resolver import activation_resolver

@@ -1,7 +1,5 @@
 """The base class of encoders, and encoders that combine others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

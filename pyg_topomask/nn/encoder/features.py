@@ -1,7 +1,5 @@
 """Encoders of node and edge features: categories, numbers, or no features."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

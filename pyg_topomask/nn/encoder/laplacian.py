@@ -1,7 +1,5 @@
 """Encoders of the Laplacian's eigenvectors."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

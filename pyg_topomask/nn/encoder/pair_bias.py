@@ -3,8 +3,6 @@ r"""Encoders of node pairs, ``[P, H]`` with :math:`P = \sum_g n_g^2`, as biases 
 Rows are the pairs (query, key) of each graph in row-major order, graph after graph.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import Embedding, Parameter

@@ -1,7 +1,5 @@
 """Encoders of numbers that describe each node's position: return probabilities, heat, electrostatics."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import Linear, Module
 from torch_geometric.data import Data

@@ -1,7 +1,5 @@
 """Predictions for pairs of nodes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity

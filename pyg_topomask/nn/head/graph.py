@@ -1,7 +1,5 @@
 """Predictions for graphs."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import Linear, Module, Sequential, Unflatten
 from torch_geometric.data import Data

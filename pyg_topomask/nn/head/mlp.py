@@ -1,7 +1,5 @@
 """The MLP at the end of every head."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from torch import Tensor

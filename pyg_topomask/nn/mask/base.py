@@ -1,7 +1,5 @@
 """What a mask module promises."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import log
 from typing import Any

@@ -1,7 +1,5 @@
 """The mask of sequences in which a node sees only earlier nodes."""
 
-from __future__ import annotations
-
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.card import Card

@@ -1,7 +1,5 @@
 """The mask of degrees: a pair of nodes is weighted by their degrees alone."""
 
-from __future__ import annotations
-
 from math import pi
 
 import torch

@@ -1,7 +1,5 @@
 """Masks that decay along the edges of a forest."""
 
-from __future__ import annotations
-
 from math import log
 
 import torch

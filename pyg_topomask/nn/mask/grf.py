@@ -1,7 +1,5 @@
 """Masks estimated by graph random features."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import reduce
 

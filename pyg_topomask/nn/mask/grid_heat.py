@@ -1,7 +1,5 @@
 """Heat kernels of grids."""
 
-from __future__ import annotations
-
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.card import Card

@@ -1,7 +1,5 @@
 """Heat kernels of general graphs, and what all masks of diffusion have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import log

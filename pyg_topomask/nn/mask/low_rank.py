@@ -1,7 +1,5 @@
 """Masks of relative positions in sequences, with a low rank."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import inf, pi
 

@@ -1,7 +1,5 @@
 """Masks that are made of other masks: weighted sums, and different masks for groups of heads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Power series of the adjacency matrix, computed exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch_geometric.data import Data

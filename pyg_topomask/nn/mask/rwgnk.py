@@ -1,7 +1,5 @@
 """The random walks graph-nodes kernel."""
 
-from __future__ import annotations
-
 from math import exp
 
 import torch

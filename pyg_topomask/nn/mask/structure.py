@@ -1,7 +1,5 @@
 """What masks read from a graph: its trees, its grids, its weighted edges."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import groupby
 from math import prod

@@ -1,7 +1,5 @@
 """Masks of relative positions on grids."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Masks that are a free function of the hop distance in a forest."""
 
-from __future__ import annotations
-
 import torch
 from torch_geometric.data import Data
 

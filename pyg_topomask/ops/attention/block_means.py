@@ -4,8 +4,6 @@ It forms no array of one number per pair and head, neither in the forward pass n
 the scores again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The engines of masked attention, and the choice among them."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

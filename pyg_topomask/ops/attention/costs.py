@@ -1,7 +1,5 @@
 """Estimated times of the engines: amounts of work times the time of one unit, from one table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 COSTS: dict[str, dict[str, dict[str, float]]] = {

@@ -1,7 +1,5 @@
 """Exact softmax attention within each graph of a batch, without an array over all pairs of the batch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -1,7 +1,5 @@
 """Checks of queries, keys and values that several attentions share."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 NORMALIZERS = ("bound", "signed")

@@ -1,7 +1,5 @@
 """Kernels of attention, in plain torch: sums of one head on pairs, and sums of all heads in dense blocks."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

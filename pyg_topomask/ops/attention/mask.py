@@ -1,7 +1,5 @@
 """The interface of masks that attention uses. Operators have it, and a plain tensor is read as a dense mask."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +39,7 @@ class Support:
     kept: bool = False
     """Whether the pairs are listed once for all layers."""
 
-    def map(self, change: Callable[[Pattern, Tensor, int], Tensor]) -> Support:
+    def map(self, change: Callable[[Pattern, Tensor, int], Tensor]) -> "Support":
         """The support of a mask with the same pairs, and ``change(pattern, entries, first row)`` as its entries."""
 
         def pairs(rows: Rows | None) -> tuple[Pattern, Tensor]:
@@ -67,7 +65,7 @@ class DenseBlocks:
     shared: bool = False
     """Whether graphs of equal size have the same block."""
 
-    def map(self, change: Callable[[list[Tensor], BlockLayout], list[Tensor]]) -> DenseBlocks:
+    def map(self, change: Callable[[list[Tensor], BlockLayout], list[Tensor]]) -> "DenseBlocks":
         """The blocks of a mask that are ``change(blocks, layout)`` of these blocks."""
         return DenseBlocks(lambda layout: change(self.make(layout), layout), self.work, self.shared)
 
@@ -97,7 +95,7 @@ class Product:
 class Part:
     """A part of a mask: the mask is the sum of its parts, or each part serves some of its heads."""
 
-    mask: AttentionMask
+    mask: "AttentionMask"
     heads: slice | None = None
     """The heads that it serves; all if :obj:`None`."""
     scale: Tensor | None = None
@@ -117,7 +115,7 @@ class AttentionMask:
     device: torch.device = torch.device("cpu")
 
     @property
-    def bound(self) -> AttentionMask:
+    def bound(self) -> "AttentionMask":
         """The bounding mask, by which attention under this mask normalises."""
         raise NotImplementedError
 
@@ -209,7 +207,7 @@ class PatternMask(AttentionMask):
         self.pattern, self.num_nodes, self.device = pattern, pattern.num_rows, pattern.col.device
 
     @property
-    def bound(self) -> PatternMask:
+    def bound(self) -> "PatternMask":
         """The mask itself."""
         return self
 

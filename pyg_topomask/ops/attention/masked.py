@@ -5,8 +5,6 @@ arXiv:2107.07999, Definition 2.1, Lemma 3.1 and Algorithm 1; on the support of t
 arXiv:2410.03462, Algorithm 1. `Problem` states what all of these functions compute.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, TypeAlias
 

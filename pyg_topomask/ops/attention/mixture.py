@@ -12,8 +12,6 @@ For a kernel of features, :math:`S_{si} = \\sum_r |q_{ir}| (B_s |k|)_{ir}`. Comp
 beside the others, it is one more product of the mask, with R columns.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -11,8 +11,6 @@ K_{ij}`, as in the papers. Learned signs can bring it close to zero; the output 
 row, 1024) machine epsilons times :math:`S_i`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -77,7 +75,7 @@ class Problem:
     """Probability of zeroing a weight in the numerator."""
 
     @property
-    def wide(self) -> Problem:
+    def wide(self) -> "Problem":
         """The problem in float32 or float64: half precision is widened."""
         q, k, v = at_least_float32(self.q, self.k, self.v)
         return self if v is self.v else replace(self, q=q, k=k, v=v)  # what `self` has derived stays known

@@ -14,8 +14,6 @@ Arguments that several kernels share:
 
 # mypy: disable-error-code="no-untyped-def"
 
-from __future__ import annotations
-
 from pyg_topomask.ops.attention.triton_kernels import exponentials, finite, jit, tl
 
 # Otherwise, each kernel is compiled again for batches with numbers that are multiples of 16, and for others.

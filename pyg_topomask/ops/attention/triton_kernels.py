@@ -22,8 +22,6 @@ Arguments that several kernels share:
 
 # mypy: disable-error-code="no-untyped-def"
 
-from __future__ import annotations
-
 from pyg_topomask.ops import hashing
 
 try:

@@ -1,7 +1,5 @@
 """The normalised weights of attention, pair by pair, for inspection and explanations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias

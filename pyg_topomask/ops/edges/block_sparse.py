@@ -1,7 +1,5 @@
 """Support of block-sparse attention: neighbouring, random and global blocks of consecutive nodes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Softmax attention along edges of several types: graph edges, expander edges, edges to and from virtual nodes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

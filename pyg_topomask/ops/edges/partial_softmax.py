@@ -1,7 +1,5 @@
 """Softmax attention over a part of each receiver's pairs; several parts can be joined to one softmax."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

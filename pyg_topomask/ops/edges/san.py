@@ -1,7 +1,5 @@
 """Softmax attention over all pairs of a graph, with different scores for edges and for non-edges."""
 
-from __future__ import annotations
-
 from math import log
 
 import torch

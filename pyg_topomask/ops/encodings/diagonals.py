@@ -5,8 +5,6 @@ as one block-diagonal matrix whose columns are counted within each graph. Large 
 columns at a time, so that the memory stays within a few MB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Many graphs as one block-diagonal adjacency, for computations that are done once per data set."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 r"""Diagonals of heat kernels, computed by blocks of columns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Encodings of all pairs of nodes of each graph, ragged: one row per pair, row-major, one graph after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

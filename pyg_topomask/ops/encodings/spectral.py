@@ -1,7 +1,5 @@
 """Lowest eigenpairs of graph Laplacians: dense for small graphs, sparse and component by component for large ones."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable

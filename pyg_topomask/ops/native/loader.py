@@ -1,7 +1,5 @@
 """The C++ sources of this folder, compiled once for this machine and stored where only the user can write."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

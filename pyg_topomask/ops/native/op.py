@@ -4,8 +4,6 @@
 `CompiledOp` makes a differentiable operation from such a function and its twin in plain torch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +88,7 @@ class Entry:
         return f"the compiled function {self.name!r} ({', '.join(forms)})"
 
 
-OPS: dict[str, CompiledOp] = {}
+OPS: "dict[str, CompiledOp]" = {}
 """All operations that exist, by name."""
 
 

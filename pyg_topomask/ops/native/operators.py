@@ -5,8 +5,6 @@ gradients at once: ``jacobian(vectorize=True)``, PyG's ``total_influence``. Othe
 dispatch of torch would take twice as long as the rest of a small call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -30,7 +28,7 @@ class Operators:
         op: The operation. Its compiled function must serve the tensors.
     """
 
-    def __init__(self, op: CompiledOp) -> None:
+    def __init__(self, op: "CompiledOp") -> None:
         self.op, self._counts = op, (len(op.arrays), len(op.results), len(op.moving))
         self.forward = _define(op.name, op.arrays, op.numbers, len(op.results), self._compute, self._empty)
         optional = [f"{name}?" for name in op.results]

@@ -1,7 +1,5 @@
 """The C++ sources of this folder, and how they are compiled. ``setup.py`` uses this module without torch."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import re

@@ -9,8 +9,6 @@ Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 6, Lemma 6.1
 trees at nodes and edges; centroids serve the same purpose.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import log2
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 r"""Chebyshev series of :math:`e^{-\lambda x}` on an interval, as short as an error tolerance allows."""
 
-from __future__ import annotations
-
 from math import log, pi, sqrt
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Products of sparse factors in compiled code, ``native/sparse/``: the same as SciPy's, and about 4 times as fast."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 r"""Products :math:`\Phi_1 \Phi_2^\top` of two sparse factors: their support, its size and its entries."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy.sparse import csc_matrix, csr_matrix

@@ -6,8 +6,6 @@ Nodes of a grid ``(n_1, …, n_d)`` are in row-major order, and :math:`M_{pq} = 
 Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definition 3.2 and Lemma 3.3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import log2, prod
 

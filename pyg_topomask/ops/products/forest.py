@@ -1,7 +1,5 @@
 """Rooted forests, and the steps by which sweeps visit their nodes (`pyg_topomask.ops.products.trees`)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

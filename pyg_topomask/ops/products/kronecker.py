@@ -4,8 +4,6 @@ Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4.1. A hyper
 which the paper gives the closed form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from math import log2, pi, prod

@@ -4,8 +4,6 @@ The kernel is block-diagonal over the connected components. Each component has i
 depends on the other graphs of a batch.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

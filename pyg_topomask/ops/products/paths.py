@@ -4,8 +4,6 @@ The compiled function visits the nodes one after the other in a few nanoseconds 
 time than shallow ones. Second derivatives are those of plain torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 r"""Products with polynomials of a sparse matrix, :math:`\sum_k c_k P_k(A)\, x`, in powers or Chebyshev polynomials."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import MappingProxyType
@@ -42,7 +40,7 @@ class Basis(NamedTuple):
         return not is_learned(self.value) and _is_symmetric(self.value, self.pattern)
 
     @property
-    def T(self) -> Basis:
+    def T(self) -> "Basis":
         """The polynomials of the transposed matrix."""
         pattern, order = self.pattern.transposed
         return Basis(pattern, taken(self.value, order), self.chebyshev)

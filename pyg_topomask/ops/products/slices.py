@@ -1,7 +1,5 @@
 """Linear attention under masks whose products are computed for some columns at a time, without all of them at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any

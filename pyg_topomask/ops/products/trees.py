@@ -10,8 +10,6 @@ Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.3 and Appe
 A.11.2 (any function of the distance). The paper's algorithms subtract; these do not, so that no digits are lost.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

@@ -7,8 +7,6 @@ Reference: the k-MIP attention of *On k-Maximum-Inner-Product Attention and the 
 where :math:`T_i` are the k keys of the query's own graph with the largest :math:`q_i \cdot k_j`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout as dropped

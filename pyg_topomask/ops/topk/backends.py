@@ -4,8 +4,6 @@ Each engine returns the reason why it does not support a problem, or :obj:`None`
 supports the problem and is fast for it.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise

@@ -5,8 +5,6 @@ searched only in the few strided groups with the best maxima, which is several t
 scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The C++ search of ``native/topk/``."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

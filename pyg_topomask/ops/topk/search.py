@@ -1,7 +1,5 @@
 """The keys with the largest inner products. Gradients flow only through their scores; their choice is a constant."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import NamedTuple
 

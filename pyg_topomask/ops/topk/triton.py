@@ -4,8 +4,6 @@ A score and its key are packed into one sortable 64-bit number, which is larger 
 for lower keys. All numbers differ, so ties need no special treatment.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Triton kernel of ``triton.py``; it can only be used with Triton installed."""
 
-from __future__ import annotations
-
 try:
     import triton.language as tl
     from triton import jit

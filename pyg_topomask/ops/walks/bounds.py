@@ -5,8 +5,6 @@ Reference: Reid et al. 2024, arXiv:2410.03462, Theorem 3.1 and Lemma 3.2. Both a
 their own. They are worst cases: observed errors are far smaller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, expm1, inf, log, log1p, sqrt
 

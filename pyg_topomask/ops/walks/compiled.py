@@ -1,7 +1,5 @@
 """Random walks and their pair tables in compiled code, ``native/walks/``: the same as those of plain torch."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -50,7 +48,7 @@ _ENTRIES_PER_THREAD, _WALKERS_PER_THREAD = 2**13, 2**13
 
 
 def normalized_graph(
-    edge_index: Tensor, edge_weight: Tensor | None, ptr: Tensor, draws: Tensor | Sequence[int], settings: WalkSettings
+    edge_index: Tensor, edge_weight: Tensor | None, ptr: Tensor, draws: "Tensor | Sequence[int]", settings: WalkSettings
 ) -> tuple[WalkGraph, Tensor] | None:
     """The graph that walkers move on, with the symmetrically normalised adjacency as ``W``, and the hash of each start.
 

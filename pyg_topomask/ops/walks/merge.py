@@ -1,7 +1,5 @@
 """Walk tables from the visits of all walkers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 

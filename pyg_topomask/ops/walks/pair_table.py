@@ -6,8 +6,6 @@ is a quadratic polynomial in it. Its coefficients depend only on the walks, so t
 only evaluates the polynomial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 

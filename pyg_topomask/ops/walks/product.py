@@ -1,7 +1,5 @@
 r"""The structure of the mask :math:`\Phi_1 \Phi_2^\top` of two walk tables, which all layers share."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -69,7 +67,7 @@ class WalkProduct:
         return TermCounts(start, visited, keys, (self.num_nodes,) * 3)
 
     @kept_property
-    def T(self) -> WalkProduct:
+    def T(self) -> "WalkProduct":
         """The walks of the transposed mask; the object itself if queries and keys share a table."""
         left, *right = self._stored
         if self.shared:
@@ -79,7 +77,7 @@ class WalkProduct:
         return WalkProduct(given[0], given[1], self.num_nodes, self.max_length, self.eps)
 
     @kept_property
-    def absolute(self) -> WalkProduct:
+    def absolute(self) -> "WalkProduct":
         """The same walks with absolute loads and coefficients; the object itself if none is negative."""
         numbers = [table.load for table in self.distinct_tables]
         numbers += [] if self.diagonal is None else [self.diagonal]

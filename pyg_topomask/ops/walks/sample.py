@@ -4,8 +4,6 @@ Reference: Reid et al., *Linear Transformer Topological Masking with Graph Rando
 Section 3 and Eqs. 9 and 10.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings of random walks: the number of walkers, when they stop and which of them are coupled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Walk steps that are not uniform over a node's edges."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

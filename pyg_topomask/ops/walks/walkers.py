@@ -1,7 +1,5 @@
 """Move all walkers in parallel, step by step."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """``topomask advise``: the time and memory that each attention takes with a config, on the user's data and machine."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

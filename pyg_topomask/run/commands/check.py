@@ -1,7 +1,5 @@
 """``topomask check``: validate configs and build their models, without data."""
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 from collections import Counter

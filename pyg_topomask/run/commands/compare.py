@@ -1,7 +1,5 @@
 """``topomask compare``: a table of finished runs with paired differences."""
 
-from __future__ import annotations
-
 import math
 from argparse import Namespace
 from collections.abc import Sequence

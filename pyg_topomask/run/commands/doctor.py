@@ -1,7 +1,5 @@
 """``topomask doctor``: what speed and results depend on at this machine, on one screen, and what to set."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """``topomask expressivity``: which pairs of a config's graphs encodings help to distinguish."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``topomask list``: every name that a config may use, with the class behind it."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from argparse import Namespace

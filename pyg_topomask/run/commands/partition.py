@@ -1,7 +1,5 @@
 """``topomask partition``: a folder of a large graph with the part of each node."""
 
-from __future__ import annotations
-
 import tempfile
 from argparse import Namespace
 from pathlib import Path

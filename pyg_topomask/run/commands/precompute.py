@@ -1,7 +1,5 @@
 """``topomask precompute``: the random walks of one large graph, in shards that several processes make."""
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 from collections.abc import Sequence

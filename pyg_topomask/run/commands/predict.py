@@ -1,7 +1,5 @@
 """``topomask predict``: a trained model's predictions as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

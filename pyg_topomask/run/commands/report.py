@@ -1,7 +1,5 @@
 """``topomask report``: one HTML file about a run, which opens without a network."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io

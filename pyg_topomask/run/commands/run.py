@@ -1,7 +1,5 @@
 """``topomask run``: train and test a config."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``topomask schema``: the JSON schema of configs."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

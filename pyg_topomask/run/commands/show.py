@@ -1,7 +1,5 @@
 """``topomask show``: pictures and tables of one layer on graphs of a config's data set."""
 
-from __future__ import annotations
-
 import copy
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -161,7 +159,7 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> None:
         print(write_output(out, figure))
 
 
-def picture(kind: str, config: str | Path, **place: Any) -> Figure:
+def picture(kind: str, config: str | Path, **place: Any) -> "Figure":
     """Draw the attention, the mask, the reach or the errors of the mask of one layer.
 
     Args:
@@ -177,7 +175,7 @@ def picture(kind: str, config: str | Path, **place: Any) -> Figure:
     return _draw(kind, load_view(config, whole_batch=kind in TABLES, **place), place.get("graph", 0))
 
 
-def _draw(kind: str, view: View, graph: int) -> Figure:
+def _draw(kind: str, view: View, graph: int) -> "Figure":
     try:
         return PICTURES[kind](view)
     except ValueError as error:  # the graph is too large to be drawn
@@ -248,7 +246,7 @@ def _restore(model: GPSNetwork, path: Path) -> int:
     return saved["epoch"] + 1
 
 
-def _draw_attention(view: View) -> Figure:
+def _draw_attention(view: View) -> "Figure":
     attn, (data,) = view.attention(), view.graphs
     if attn is None:
         raise view.missing("attention", "an attention", "KMIP")
@@ -276,7 +274,7 @@ def inputs_of(part: Module, model: Module, graph: Data) -> tuple[Any, Any]:
     return calls[0]
 
 
-def _draw_mask(view: View) -> Figure:
+def _draw_mask(view: View) -> "Figure":
     mask, (data,) = view.mask(), view.graphs
     if mask is None:
         raise view.missing("mask", "an attention with a mask", "GRF")
@@ -360,7 +358,7 @@ def path_table(view: View) -> Table:
     return table
 
 
-PICTURES: dict[str, Callable[[View], Figure]] = {
+PICTURES: "dict[str, Callable[[View], Figure]]" = {
     "attention": _draw_attention,
     "mask": _draw_mask,
     "reach": lambda view: plot_reach(view.reach, view.reach_title),

@@ -1,7 +1,5 @@
 """Transforms that are fitted to training graphs, and widths of features."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +25,7 @@ class FittedTransform(BaseTransform):
         self.constants = constants
 
     @classmethod
-    def fit(cls, graphs: Sequence[Data]) -> FittedTransform:
+    def fit(cls, graphs: Sequence[Data]) -> "FittedTransform":
         """The transform with the constants of these graphs."""
         raise NotImplementedError
 
@@ -41,7 +39,7 @@ class Standardize(FittedTransform):
     """
 
     @classmethod
-    def fit(cls, graphs: Sequence[Data]) -> Standardize:
+    def fit(cls, graphs: Sequence[Data]) -> "Standardize":
         return cls({name: found for name in ("x", "edge_attr") if (found := _moments(graphs, name))})
 
     def forward(self, data: Data) -> Data:

@@ -1,7 +1,5 @@
 """A data set before features, encodings and splits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

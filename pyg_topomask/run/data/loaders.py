@@ -1,7 +1,5 @@
 """The data of one seed: split, with features and encodings, and served in batches."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Loaders of one graph in parts: training parts change in each epoch, and those of evaluations stay the same."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any
@@ -132,7 +130,7 @@ class RootedNeighborhoods(WalkNeighborhoods):
     ) -> None:
         super().__init__(graph, graph.counted, batch_size, max_nodes=max_nodes, seed=seed, transform=transform)
 
-    def shared(self, rank: int, num_processes: int) -> RootedNeighborhoods:
+    def shared(self, rank: int, num_processes: int) -> "RootedNeighborhoods":
         """The share of one of several processes: every so many target nodes of each batch, at least one."""
         parts = copy.copy(self)
         parts.share = (rank, num_processes)

@@ -1,7 +1,5 @@
 """Where the graphs of an experiment come from, and how they are prepared, split and served."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

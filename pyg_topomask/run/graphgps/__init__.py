@@ -1,7 +1,5 @@
 """Everything that knows configs in the spelling of GraphGPS: keys, files, data sets, and models by name."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

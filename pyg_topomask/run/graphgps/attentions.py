@@ -1,7 +1,5 @@
 """Build the attentions and masks of a config, and list the attributes that they need on a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """Checks of a config that need no data: names, keys that nothing uses, and a trial of the model on a fake graph."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

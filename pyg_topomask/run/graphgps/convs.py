@@ -1,7 +1,5 @@
 """The convolutions for ``gt.layer_type``: PyG's own, with GraphGPS's settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Build the model of a config: its keys are translated once, here, into constructor arguments."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from inspect import signature

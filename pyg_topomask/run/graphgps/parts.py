@@ -1,7 +1,5 @@
 """From a config to the parts of an experiment: features, data, training, and graphs on which the model is tried."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -109,7 +107,7 @@ class Coordinates(FittedTransform):
     frequencies = 2.0 ** torch.arange(8)
 
     @classmethod
-    def fit(cls, graphs: Sequence[Data]) -> Coordinates:
+    def fit(cls, graphs: Sequence[Data]) -> "Coordinates":
         coordinates = torch.cat([graph.x[:, :2] for graph in graphs])
         low = coordinates.min(0).values
         extent = (coordinates.max(0).values - low).clamp(min=1e-6)

@@ -1,7 +1,5 @@
 """Read an experiment from a config, and run it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -57,7 +55,7 @@ class ConfigExperiment(Experiment):
     def labels(self) -> dict[str, Any]:
         return {"layer_type": self.config.gt.layer_type, "mask": self.config.mask_name}
 
-    def at(self, seed: int, split: int | None = None) -> ConfigExperiment:
+    def at(self, seed: int, split: int | None = None) -> "ConfigExperiment":
         config = self.config.model_copy(update={"seed": seed})
         if split is not None:
             config = config.model_copy(update={"dataset": config.dataset.model_copy(update={"split_index": split})})

@@ -1,7 +1,5 @@
 """The keys of a config, as text for readers and as JSON schema for editors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Reading the files of runs in an output folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar

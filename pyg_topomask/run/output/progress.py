@@ -1,7 +1,5 @@
 """Progress: rich's bars on a terminal, and now and then a line without one."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator
@@ -34,7 +32,7 @@ class Job:
         total: Number of steps.
     """
 
-    def __init__(self, display: Display, title: str, total: int) -> None:
+    def __init__(self, display: "Display", title: str, total: int) -> None:
         self.display, self.title, self.total, self.done = display, title, total, 0
         self._printed = time.perf_counter()
         self._task = display.add_task(title, total=total, note="")

@@ -1,7 +1,5 @@
 """Reports of a run: its table of metrics, curves, and the summary over seeds."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Results of runs in an output folder, and what they depend on beside their configs."""
 
-from __future__ import annotations
-
 import math
 import platform
 import re

@@ -1,7 +1,5 @@
 """Callbacks: seeds of the epochs, walks that follow the attention, the record of a run, early stopping."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

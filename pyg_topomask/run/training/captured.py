@@ -1,7 +1,5 @@
 """Training steps as CUDA graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints: read as data only, and checked before use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

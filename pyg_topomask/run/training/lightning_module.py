@@ -1,7 +1,5 @@
 """The Lightning module: the task's loss and metrics around a model."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Mapping

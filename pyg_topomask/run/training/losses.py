@@ -1,7 +1,5 @@
 """Losses by their names in ``model.loss_fun``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

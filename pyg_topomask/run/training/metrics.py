@@ -1,7 +1,5 @@
 """Metrics as the benchmarks define them, over a whole split, on one or several processes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Metrics of ranked scores: areas under curves, and the ranks of links."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

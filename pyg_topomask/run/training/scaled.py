@@ -1,7 +1,5 @@
 """Predictions in the units of the targets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

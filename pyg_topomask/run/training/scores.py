@@ -1,7 +1,5 @@
 """Base classes of the metrics: several named values from one pass over the predictions of a whole split."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

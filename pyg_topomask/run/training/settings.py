@@ -1,7 +1,5 @@
 """How a model is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Lightning's trainer with the settings of the runner, and loggers in addition to our own ``metrics.csv``."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Iterator

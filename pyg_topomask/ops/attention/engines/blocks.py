@@ -2,8 +2,6 @@
 mask is one block.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Linear and softmax attention in the dense blocks of a mask, in compiled code: one call for all graphs."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from pyg_topomask.ops.attention import block_means

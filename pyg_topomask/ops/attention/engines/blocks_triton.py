@@ -4,8 +4,6 @@ One launch serves the forward pass of all graphs, whatever sizes they have, and 
 of a pair and head is kept: the backward pass computes the scores again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Linear attention by products of the mask with features times values, in plain torch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Attention on the pairs in the support of a mask, head by head, in plain torch."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from pyg_topomask import plan as plans

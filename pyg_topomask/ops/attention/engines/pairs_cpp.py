@@ -3,8 +3,6 @@
 It keeps no array of one number per pair and head: the backward pass computes the scores again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ degree, even if the mask stores few numbers. Each part is computed again in the 
 time grows. Transforms of ``torch.func`` know no such pass, so under them all parts are kept.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Softmax attention without a mask, by compiled code or torch's fused kernel."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention

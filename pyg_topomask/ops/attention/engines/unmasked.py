@@ -1,7 +1,5 @@
 """Linear attention without a mask, in plain torch: one small state per graph and head."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Linear attention without a mask in compiled code, ``native/linear/``: one small state per graph and head."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

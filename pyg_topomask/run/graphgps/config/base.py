@@ -1,7 +1,5 @@
 """What all sections share: keys that note that they were read, keys without effect, and values that no key takes."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """``dataset``, ``prep`` and ``share``: the data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal

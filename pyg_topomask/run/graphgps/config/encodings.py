@@ -1,7 +1,5 @@
 """``posenc_*`` and ``graphormer``: positional and structural encodings of nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 

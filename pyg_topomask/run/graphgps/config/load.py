@@ -1,7 +1,5 @@
 """Read a :class:`Config` from YAML and command-line overrides; messages give the file and line of each problem."""
 
-from __future__ import annotations
-
 import copy
 import re
 import reprlib

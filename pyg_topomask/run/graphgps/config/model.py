@@ -1,7 +1,5 @@
 """``model``, ``gt`` and ``gnn``: the network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 

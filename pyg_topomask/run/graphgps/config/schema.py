@@ -1,7 +1,5 @@
 """The whole config: its sections, in GraphGPS's spelling, and the top-level keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -149,7 +147,7 @@ class Config(Section):
     """Weights & Biases."""
 
     @model_validator(mode="after")
-    def _metric_of_the_data(self) -> Config:
+    def _metric_of_the_data(self) -> "Config":
         if self.metric_best == "auto":
             data = self.dataset
             names = (data.name.replace("_", "-").lower(), data.format.lower())
@@ -159,7 +157,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _layers_of_custom_gnn(self) -> Config:
+    def _layers_of_custom_gnn(self) -> "Config":
         """GraphGPS's custom_gnn is its layer without attention, norm and feed-forward part; ``gnn`` has its sizes."""
         gnn, conv = self.gnn, CUSTOM_GNN_CONVS.get(self.gnn.layer_type)
         if self.model.type == "custom_gnn" and conv is not None:
@@ -173,7 +171,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _layers_of_san(self) -> Config:
+    def _layers_of_san(self) -> "Config":
         """GraphGPS's SANTransformer is its layer with SAN's attention and no convolution.
 
         Dropout acts after the attention's output projection and again after the feed-forward part, as in all our
@@ -272,7 +270,7 @@ class Config(Section):
         *sections, name = key.split(".")
         return reduce(getattr, sections, self), name
 
-    def with_defaults(self, keys: Iterable[str]) -> Config:
+    def with_defaults(self, keys: Iterable[str]) -> "Config":
         """A copy in which each ``section.name`` has its default value."""
         copy = self.model_copy(deep=True)
         for key in keys:

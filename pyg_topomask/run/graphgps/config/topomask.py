@@ -3,8 +3,6 @@
 The section ``topomask.mask_<name>`` is built from the arguments of the mask's constructor.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``train``, ``val``, ``optim``, ``pretrained`` and ``wandb``: how the model is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 

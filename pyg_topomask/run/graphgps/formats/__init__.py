@@ -1,7 +1,5 @@
 """Data sets by ``dataset.format`` and ``dataset.name``, in GraphGPS's spelling, each through its library's class."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +29,7 @@ class Format:
         num_splits: Number of splits of their own.
     """
 
-    load: Callable[[DatasetConfig, Task], LoadedDataset]
+    load: "Callable[[DatasetConfig, Task], LoadedDataset]"
     names: tuple[str, ...] = ()
     level: Level = "graph"
     tasks: Mapping[str, Task | None] | Task | None = None
@@ -96,7 +94,7 @@ FORMATS: dict[str, Format] = {
 """Families of data sets by ``dataset.format``."""
 
 
-def load_dataset(data: DatasetConfig) -> LoadedDataset:
+def load_dataset(data: "DatasetConfig") -> LoadedDataset:
     """Load the data set through its library's class; processed files are kept in the cache folder.
 
     Raises:

@@ -1,7 +1,5 @@
 """Finding raw files, and storing the processed files in the cache folder."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -48,7 +46,7 @@ class Raw:
         """The files and folders directly below ``subfolder``, such as ``raw``."""
         return sorted({Path(name).parts[0] for name in self.files})
 
-    def find(self, data: DatasetConfig) -> tuple[Path | None, list[str]]:
+    def find(self, data: "DatasetConfig") -> tuple[Path | None, list[str]]:
         """The first folder that contains all files, and a line for each folder that does not."""
         tried = []
         for origin, base in (("dataset.dir", data.dir), ("$TOPOMASK_DATA", os.environ.get("TOPOMASK_DATA"))):
@@ -79,7 +77,7 @@ class Raw:
         return stable_hash(torch_geometric.__version__, folder.resolve(), files)[:12]
 
 
-def from_raw(raw: Raw, data: DatasetConfig, build: Callable[[str], Made], key: str = "") -> Made:
+def from_raw(raw: Raw, data: "DatasetConfig", build: Callable[[str], Made], key: str = "") -> Made:
     """Build a data set from its raw files, processed once into the cache folder.
 
     Args:
@@ -112,7 +110,7 @@ def from_raw(raw: Raw, data: DatasetConfig, build: Callable[[str], Made], key: s
 
 
 def from_parts(
-    raw: Raw, data: DatasetConfig, task: Task, build: Callable[[str, str], Sequence[Data]], key: str = ""
+    raw: Raw, data: "DatasetConfig", task: Task, build: Callable[[str, str], Sequence[Data]], key: str = ""
 ) -> LoadedDataset:
     """:func:`from_raw` for a class that reads one part at a time, ``build(root, part)`` with a name in ``PARTS``."""
     graphs, parts = joined(from_raw(raw, data, lambda root: [build(root, split) for split in PARTS], key))

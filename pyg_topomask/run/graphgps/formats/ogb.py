@@ -1,7 +1,5 @@
 """Data sets of the Open Graph Benchmark, through the optional package ``ogb``, and the Long Range Graph Benchmark."""
 
-from __future__ import annotations
-
 import inspect
 from collections import Counter
 from collections.abc import Mapping
@@ -65,7 +63,7 @@ TASKS = {
 """Tasks of ``format: OGB``."""
 
 
-def load(data: DatasetConfig, task: Task) -> LoadedDataset:
+def load(data: "DatasetConfig", task: Task) -> LoadedDataset:
     """``format: OGB``: the data sets that GraphGPS groups under it."""
     name = data.name
     if name in LRGB_NAMES:
@@ -176,7 +174,7 @@ def link_property(dataset: Any, task: Task) -> LoadedDataset:
     return LoadedDataset(graphs, task, (train, val, test), ResampleNegatives)
 
 
-def pcqm(data: DatasetConfig, task: Task) -> LoadedDataset:
+def pcqm(data: "DatasetConfig", task: Task) -> LoadedDataset:
     """PCQM4Mv2 with GraphGPS's parts; ogb's class needs RDKit to convert SMILES strings to graphs.
 
     The test set is OGB's validation set. The validation set has 150,000 training molecules (numpy, seed 42).
@@ -197,7 +195,7 @@ def pcqm(data: DatasetConfig, task: Task) -> LoadedDataset:
     return LoadedDataset(dataset, task, (train, val, split["valid"]))
 
 
-def lrgb(data: DatasetConfig, task: Task, name: str = "") -> LoadedDataset:
+def lrgb(data: "DatasetConfig", task: Task, name: str = "") -> LoadedDataset:
     """A data set of the Long Range Graph Benchmark, through PyG's class.
 
     Args:
@@ -223,7 +221,7 @@ PEPTIDES = Raw(
 """The complete peptides-func in OGB's csv layout, in which it is distributed, too."""
 
 
-def peptides(data: DatasetConfig, task: Task) -> LoadedDataset:
+def peptides(data: "DatasetConfig", task: Task) -> LoadedDataset:
     """peptides-func through ogb's class, which must be told about data that are not its own."""
     cls = _class("graph", data.name)
     ogb_files = Path(inspect.getfile(cls)).with_name("master.csv")

@@ -1,7 +1,5 @@
 """Data sets of users: those that a module registers, and files that PyG or ``torch.save`` left."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 
 
-def registered(data: DatasetConfig, task: Task) -> LoadedDataset:
+def registered(data: "DatasetConfig", task: Task) -> LoadedDataset:
     """``format: Registered``: what a function of :func:`~pyg_topomask.datasets.register_dataset` returns."""
     load = REGISTERED.get(data.name)
     if load is None:
@@ -31,7 +29,7 @@ def registered(data: DatasetConfig, task: Task) -> LoadedDataset:
     return as_dataset(load(data.dir) if signature(load).parameters else load(), task)
 
 
-def files(data: DatasetConfig, task: Task) -> LoadedDataset:
+def files(data: "DatasetConfig", task: Task) -> LoadedDataset:
     """``format: Files``: a file of graphs, or the folder of an ``InMemoryDataset`` or a graph, at ``dataset.dir``."""
     path = Path(data.dir or ".").expanduser()
     if DiskGraph.is_at(path):
