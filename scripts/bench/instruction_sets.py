@@ -23,6 +23,7 @@ from pyg_topomask import operators
 from pyg_topomask.nn import GRFMask, RWGNKMask
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, sample_walks, topk_inner_product
 from pyg_topomask.ops.dropout import dropout
+from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.ops.hops import hop_pairs
 from pyg_topomask.ops.native import loader, sources
 from pyg_topomask.ops.primal import primal_map
@@ -50,7 +51,7 @@ def kernels(size: int) -> dict[tuple[str, str], Callable[[], Any]]:
     degree = torch.bincount(edges[0], minlength=size).rsqrt()
     weight = degree[edges[0]] * degree[edges[1]]
     pattern, entries = Pattern.merge(*edges, size, size)[0], torch.rand(edges.size(1))
-    matrix = draw(8, 16, 31), draw(2, 30, 16)
+    matrix, bonds = (draw(8, 16, 31), draw(2, 30, 16)), draw(edges.size(1), 16)
     linear, softmax = (partial(f, q, k, v) for f in (masked_linear_attention, masked_softmax_attention))
     sliced = partial(masked_linear_attention, *one, path="factored")
     return {
@@ -64,6 +65,7 @@ def kernels(size: int) -> dict[tuple[str, str], Callable[[], Any]]:
         ("forest", "exponential"): lambda: operators.ForestExpOperator(parent, entries[:size], time, 0.0) @ x,
         ("forest", "tree distances"): lambda: operators.TreeDistanceOperator(parent, hops[:9], "histogram") @ x,
         ("forest", "tree attention"): lambda: sliced(operators.TreeDistanceOperator(parent, hops)),
+        ("gated", "gated sum"): lambda: gated_sum(x, bonds, edges)[0],
         ("hops", "three hops"): lambda: hop_pairs(edges, size, 3),
         ("linear", "unmasked"): lambda: linear(None),
         ("pairs", "GRF"): lambda: linear(mask(graph), path="pairwise"),

@@ -25,8 +25,8 @@ SIZES = {
     "down": ((5, 2, 4), (5, 1)),
     "shifted": ((5, 1, 4), (5, 1)),
     "siblings": ((5, 1, 2),),
-    "gated": ((4, 2), (4, 2), (4, 2), (6, 2)),
-    "gated_scale": ((4, 2), (4, 2), (4, 2), (6, 2), (6, 1)),
+    "gated": ((4, 8), (6, 2)),
+    "gated_scale": ((4, 8), (6, 2), (6, 1)),
 }
 FUNCTIONS = {
     "spmm": lambda value, x: spmm(PATTERN, value, x),
@@ -39,7 +39,7 @@ FUNCTIONS = {
     "shifted": lambda x, weight: sweep_up(build_forest(PARENT), x, weight, 1),
     "siblings": lambda x: sibling_sum(sibling_forest(PARENT), x),
     "gated": lambda *x: torch.cat(gated_sum(*x, MULTI)),
-    "gated_scale": lambda *x: torch.cat(gated_sum(*x[:4], MULTI, x[4])),
+    "gated_scale": lambda *x: torch.cat(gated_sum(*x[:2], MULTI, x[2])),
 }
 
 

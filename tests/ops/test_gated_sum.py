@@ -13,14 +13,12 @@ MULTI = torch.tensor([[0, 0, 2, 1, 1, 3], [1, 1, 1, 0, 1, 3]])  # a double edge,
 
 def draw(num_nodes, num_edges, channels=3, dtype=torch.float64):
     torch.manual_seed(0)
-    joint = torch.randn(num_nodes, 2 * channels, dtype=dtype)
-    nodes = [*joint.split(channels, dim=1), torch.randn(num_nodes, channels, dtype=dtype)]  # two are parts of one array
-    edge = torch.randn(num_edges, channels, dtype=dtype)
-    scale = torch.rand(num_edges, 1, dtype=dtype)
-    return [x.requires_grad_() for x in (*nodes, edge, scale)]
+    nodes, edge = (torch.randn(*size, dtype=dtype) for size in ((num_nodes, 4 * channels), (num_edges, channels)))
+    return [x.requires_grad_() for x in (nodes, edge, torch.rand(num_edges, 1, dtype=dtype))]
 
 
-def gated_sum_reference(target, source, value, edge, edge_index, scale=None):
+def gated_sum_reference(nodes, edge, edge_index, scale=None):
+    own, value, target, source = nodes.chunk(4, dim=1)
     out, e = [], []
     for number, (j, i) in enumerate(edge_index.t().tolist()):
         e.append(target[i] + source[j] + edge[number])
@@ -30,7 +28,7 @@ def gated_sum_reference(target, source, value, edge, edge_index, scale=None):
             if to == i:
                 gate = 1 / (1 + torch.exp(-e[number])) * (1 if scale is None else scale[number])
                 above, below = above + gate * value[j], below + gate
-        out.append(above / below)
+        out.append(own[i] + above / below)
     return torch.stack(out), torch.stack(e) if e else edge
 
 
@@ -48,7 +46,7 @@ def test_gated_sum_is_the_formula(edge_index, scaled):
     found, wanted = (results(function, arguments, inputs) for function in (gated_sum, gated_sum_reference))
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
     single = [x.detach().float().requires_grad_() for x in inputs]
-    arguments = (*single[:4], edge_index.int(), single[4] if scaled else None)
+    arguments = (*single[:2], edge_index.int(), single[2] if scaled else None)
     for mine, other in zip(results(gated_sum, arguments, single), wanted):
         torch.testing.assert_close(mine, other.float(), rtol=1e-4, atol=1e-5)
 
@@ -56,7 +54,7 @@ def test_gated_sum_is_the_formula(edge_index, scaled):
 def test_gates_that_are_wide_open_or_closed():
     *given, _ = draw(4, MULTI.size(1))
     with torch.no_grad():
-        given[3].copy_(torch.tensor([0.0, 40, 800, -40, -800, 1e30])[:, None])
+        given[1].copy_(torch.tensor([0.0, 40, 800, -40, -800, 1e30])[:, None])
     found = results(gated_sum, (*given, MULTI), given)
     assert all(x.isfinite().all() for x in found)
     torch.testing.assert_close(found[:2], gated_sum_reference(*given, MULTI), rtol=1e-10, atol=1e-12)
@@ -64,7 +62,7 @@ def test_gates_that_are_wide_open_or_closed():
 
 def test_nan_is_not_hidden():
     *given, _ = (x.detach() for x in draw(4, MULTI.size(1)))
-    given[3][2] = torch.nan
+    given[1][2] = torch.nan
     out, e = gated_sum(*given, MULTI)
     assert out.isnan().all(1).tolist() == [False, True, False, False]
     assert e.isnan().all(1).tolist() == [False, False, True, False, False, False]

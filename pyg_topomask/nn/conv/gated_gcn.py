@@ -27,8 +27,8 @@ class GatedGCN(Resettable):
     Dwivedi et al., *Benchmarking Graph Neural Networks*, JMLR 2023, arXiv:2003.00982, for the edge features and the
     normalised gates.
 
-    Cost: :math:`O((N + E) C^2)` operations. Besides input and output, one ``[E, C]`` array is stored for the backward
-    pass of the sums, and two for norm and activation.
+    Cost: :math:`O((N + E) C^2)` operations. Besides input and output, an ``[N, 4 C]`` array is stored for the backward
+    pass of the sums, and two ``[E, C]`` arrays for theirs and for norm and activation.
 
     Args:
         channels: Width ``C`` of nodes and edges.
@@ -59,11 +59,8 @@ class GatedGCN(Resettable):
     ) -> None:
         super().__init__()
         self.channels = channels
-        self.lin_self = Linear(channels, channels)  # A
-        self.lin_value = Linear(channels, channels)  # B
+        self.lin_node = Linear(channels, 4 * channels)  # A, B, D, E
         self.lin_edge = Linear(channels, channels)  # C
-        self.lin_target = Linear(channels, channels)  # D
-        self.lin_source = Linear(channels, channels)  # E
         self.gate = StableGate(channels, act) if equivariant_stable else None
         self.norm_node = build_norm("batch_norm", channels)
         self.norm_edge = build_norm("batch_norm", channels) if update_edges else None
@@ -96,11 +93,8 @@ class GatedGCN(Resettable):
         if pe is not None and self.gate is None:
             raise ValueError("GatedGCN reads 'pe' only with equivariant_stable=True; leave 'pe' out or set it")
         scale = None if self.gate is None else self.gate(pe, edge_index)
-        aggregated, edges = gated_sum(
-            self.lin_target(x), self.lin_source(x), self.lin_value(x), self.lin_edge(edge_attr), edge_index, scale
-        )
-        update = apply_norm(self.norm_node, self.lin_self(x) + aggregated)
-        out = self.dropout.after(self.act, update, x)
+        update, edges = gated_sum(self.lin_node(x), self.lin_edge(edge_attr), edge_index, scale)
+        out = self.dropout.after(self.act, apply_norm(self.norm_node, update), x)
         if self.norm_edge is None:
             return out
         return out, self.dropout.after(self.act, apply_norm(self.norm_edge, edges, node=edge_index[0]), edge_attr)

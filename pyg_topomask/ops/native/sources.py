@@ -21,6 +21,7 @@ LIBRARIES = {
     "blocks": ("-fno-math-errno", *_REARRANGED),
     "dropout": ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),  # rounds as plain torch does
     "forest": _REARRANGED,
+    "gated": ("-fno-math-errno", *_REARRANGED),
     "hops": (),
     "linear": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),
