@@ -74,10 +74,11 @@ def check_dtype(module: Module, x: Tensor) -> None:
     """Refuse a ``x`` in a dtype that no parameter of a module has, outside of autocast. Raises TypeError."""
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
         return
-    dtypes = list(dict.fromkeys(p.dtype for p in module.parameters() if p.is_floating_point()))
-    if dtypes and x.dtype not in dtypes:
+    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
+    first = next(dtypes, x.dtype)
+    if x.dtype != first and x.dtype not in dtypes:
         raise TypeError(
-            f"'x' is {x.dtype}, but the parameters of {type(module).__name__} are {dtypes[0]}: use x.to({dtypes[0]})"
+            f"'x' is {x.dtype}, but the parameters of {type(module).__name__} are {first}: use x.to({first})"
             + (f" or module.to({x.dtype})" if x.is_floating_point() else "")
         )
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, count_pairs
 from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Rows, Support, evaluate
-from pyg_topomask.ops.blocks import BlockLayout, Triples, group_rows, product_blocks
+from pyg_topomask.ops.blocks import BlockLayout, Triples, group_rows, product_blocks, product_work
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.sparse import Combination, Pattern
 from pyg_topomask.ops.walks.merge import WalkTable
@@ -109,7 +109,7 @@ class GRFOperator(MaskOperator):
 
     @property
     def dense_blocks(self) -> DenseBlocks:
-        return DenseBlocks(self._make_blocks, lambda sizes: float(sum(n**3 for n in sizes)))
+        return DenseBlocks(self._make_blocks, lambda sizes: product_work(sizes, self.num_multiply_adds))
 
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         tables, second = self.walks.distinct_tables, None

@@ -10,7 +10,7 @@ from pyg_topomask.checks import check_floating
 from pyg_topomask.limits import limits
 from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks, Rows, Support
-from pyg_topomask.ops.blocks import BlockLayout, product_blocks
+from pyg_topomask.ops.blocks import BlockLayout, product_blocks, product_work
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import cached, is_learned, kept_property
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative
@@ -160,7 +160,8 @@ class SparseFactorOperator(MaskOperator):
         return DenseBlocks(self._make_blocks, self._block_work)
 
     def _block_work(self, sizes: list[int]) -> float:
-        return float(sum(n * n for n in sizes) if self.left is None or self.right is None else sum(n**3 for n in sizes))
+        one = self.left is None or self.right is None
+        return float(sum(n * n for n in sizes)) if one else product_work(sizes, self.num_multiply_adds)
 
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         left, right = (

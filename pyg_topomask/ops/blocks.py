@@ -16,6 +16,9 @@ from pyg_topomask.ops.segment import SizeGroups, size_groups
 Triples = tuple[Tensor, Tensor, Tensor]
 """Rows, columns and entries of a sparse matrix."""
 
+# Multiply-adds of products of blocks that take as long as placing an entry of a learned factor, and its gradient.
+_PER_ENTRY = 64
+
 
 class BlockLayout:
     """Positions of the entries of all graphs' blocks in one flat array.
@@ -201,6 +204,11 @@ def product_blocks(layout: BlockLayout, left: Triples | None, right: Triples | N
     first = fill_blocks(layout, row, col, value)
     second = first if right[2] is value else fill_blocks(layout, *right)
     return multiply_blocks(second, [block.mT for block in first])
+
+
+def product_work(sizes: list[int], num_entries: int) -> float:
+    """Multiply-adds of `product_blocks`; each entry of the factors takes as long as some of them."""
+    return float(sum(n**3 for n in sizes) + _PER_ENTRY * num_entries)
 
 
 def multiply_blocks(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
