@@ -24,8 +24,7 @@ from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.training.captured import Captured
 from pyg_topomask.run.training.checkpoint import FORMAT, OURS
 from pyg_topomask.run.training.losses import task_loss
-from pyg_topomask.run.training.metrics import build_metrics
-from pyg_topomask.run.training.ranking import candidates
+from pyg_topomask.run.training.metrics import build_metrics, candidates
 from pyg_topomask.run.training.scaled import Scaled
 from pyg_topomask.run.training.settings import Training
 

@@ -8,8 +8,7 @@ from scipy import stats
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.run.task import Task, classification, metric_names
-from pyg_topomask.run.training.metrics import build_metrics
-from pyg_topomask.run.training.ranking import candidates
+from pyg_topomask.run.training.metrics import build_metrics, candidates
 
 sklearn = pytest.importorskip("sklearn.metrics")
 
