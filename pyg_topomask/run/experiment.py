@@ -14,8 +14,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask import __version__
 from pyg_topomask.cache import locked
-from pyg_topomask.run.data.loaders import Sizes
-from pyg_topomask.run.data.source import Source
+from pyg_topomask.run.data.source import Sizes, Source
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.files import make_folder, output_path, write_json

@@ -17,8 +17,8 @@ from torch_geometric.data import Data
 
 from pyg_topomask import __version__
 from pyg_topomask.loader import Buckets, collate
-from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
+from pyg_topomask.run.data.source import LoadedDataset
 from pyg_topomask.run.distributed import is_main, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json
@@ -29,7 +29,7 @@ from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
-from pyg_topomask.run.training.lightning_module import GraphModule, build_module
+from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.losses import task_problems
 from pyg_topomask.run.training.trainer import build_trainer, quiet, uses_cuda
 from pyg_topomask.tensor_files import reason_of
@@ -78,9 +78,9 @@ class SeedRun:
         splits = prepare(self.source, dataset, self.seed, self.drawn, ticked, inference=inference)
         job.remove()
         torch.manual_seed(self.seed)
-        module = build_module(self.experiment.build, self.training, self.source, splits, self.experiment.call)
+        module = GraphModule(self.experiment, splits)
         if is_main():  # written only now, so that a run that fails before does not claim the folder for itself
-            self.experiment._record(self.folder, splits.widths)
+            self.experiment._record(self.folder, splits.sizes)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         with quiet():
@@ -164,7 +164,7 @@ class SeedRun:
             "torch": torch.__version__,
             "metrics": {name: rounded(value) for name, value in metrics.items()},
             **times,
-            "graphs_or_nodes": splits.sizes,
+            "graphs_or_nodes": splits.counts,
             "num_parameters": sum(parameter.numel() for parameter in module.model.parameters()),
             "processes": world_size(),
             "environment": environment(),

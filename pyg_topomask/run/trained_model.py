@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn import redraw_walks
-from pyg_topomask.run.data.features import width
+from pyg_topomask.run.data.source import width
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.graphgps.check import name_problems

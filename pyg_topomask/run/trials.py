@@ -24,14 +24,13 @@ from torch_geometric.data import Data
 from pyg_topomask.loader import collate
 from pyg_topomask.nn import Mask
 from pyg_topomask.ops import mean_hops, reach
-from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import Served, Splits, loaders, prepare, ready_loader
-from pyg_topomask.run.data.source import Serving
+from pyg_topomask.run.data.source import LoadedDataset, Serving
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.process_memory import peak_cuda_mib, peak_mib
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder
-from pyg_topomask.run.training.lightning_module import GraphModule, build_module
+from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.trainer import build_trainer, quiet, uses_cuda
 from pyg_topomask.run.user_modules import import_modules
 
@@ -142,7 +141,7 @@ def _tried(experiment: Experiment, sample: Sample, seconds: float) -> Trial:
     prepare_s = (time.perf_counter() - begin) * share
     prepared = splits.train if splits.is_one_graph else [*splits.train, *splits.val]
     stored = sum(x.nbytes for graph in prepared for x in graph.to_dict().values() if isinstance(x, Tensor))
-    module = build_module(experiment.build, training, source, splits, experiment.call)
+    module = GraphModule(replace(experiment, training=training), splits)
     batches, steps = _loaders(source.serving, splits, sample, seed)
     hops = _mean_hops(module.model, next(iter(batches[0])))
     found: list[float] = []

@@ -28,7 +28,7 @@ from pyg_topomask.run.data.loaders import Splits, loaders, prepare
 from pyg_topomask.run.graphgps import read
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak, resident_mib
-from pyg_topomask.run.training.lightning_module import build_module
+from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.losses import task_loss
 
 DEFAULT = [CONFIGS / "grf" / name for name in ("enzymes.yaml", "cora.yaml")]
@@ -79,7 +79,7 @@ def bare_epochs(experiment: Experiment, splits: Splits, epochs: int) -> list[flo
     torch.manual_seed(0)
     task = splits.task
     source, training = experiment.data, experiment.training
-    module = build_module(experiment.build, training, source, splits)
+    module = GraphModule(experiment, splits)
     batches, optimizer, seconds = list(loaders(source.serving, splits, 0)[0]), training.optimizer(module), []
     module.train()
     for _ in range(epochs + 1):

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyg_topomask.run.data.features import width
-from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare
+from pyg_topomask.run.data.source import LoadedDataset, width
 from pyg_topomask.run.graphgps.check import check_config
-from pyg_topomask.run.graphgps.model import build_model, sized
-from pyg_topomask.run.graphgps.parts import build_optimizer, fake_graphs, source_of, training_of
+from pyg_topomask.run.graphgps.config.load import ParsedConfig
+from pyg_topomask.run.graphgps.model import build_model
+from pyg_topomask.run.graphgps.parts import build_optimizer, fake_graphs, source_of
+from pyg_topomask.run.graphgps.reading import experiment_of
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 
@@ -153,13 +154,12 @@ def test_family_is_built_and_trained(family):
     more = [f"{key}={value}" for key, value in defaults.items() if key not in FAMILIES[family][1] and not own]
     config, task = checked(family, *small.split(), *more)
     dataset = fake_dataset(config, task)
-    source = source_of(config)
+    experiment = experiment_of(ParsedConfig(config, family))
+    source = experiment.data
     splits = prepare(source, dataset, 0, source.draws(0))
     torch.manual_seed(0)
-    sizes = (splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
-    config = sized(config, *sizes)
-    model = build_model(config, *sizes)
-    module = GraphModule(model, training_of(config), task, source).train()
+    module = GraphModule(experiment, splits).train()
+    model = module.model
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     optimizer = build_optimizer(config, module)
     train, val, _ = loaders(source.serving, splits, seed=0)

@@ -8,8 +8,8 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.run import trials
-from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import loaders, prepare, read_features
+from pyg_topomask.run.data.source import LoadedDataset
 from pyg_topomask.run.graphgps.reading import read, read_data
 from pyg_topomask.run.task import classification
 from pyg_topomask.run.trials import ProcessFailedError, Sample, draw_sample, in_process, run_trial

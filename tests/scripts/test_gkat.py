@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
 
 from pyg_topomask.run import RunError
-from pyg_topomask.run.data.loaded import LoadedDataset
+from pyg_topomask.run.data.source import LoadedDataset
 
 pytest.importorskip("matplotlib")
 SIZES_OF_CYCLES = {  # the paper's Table 5, two to six layers

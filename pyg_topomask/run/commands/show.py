@@ -18,8 +18,8 @@ from torch_geometric.data import Batch, Data
 from pyg_topomask.nn import Attention, GPSNetwork, GRFMask, walk_errors
 from pyg_topomask.operators import LowRankOperator, OnesOperator, SparseOperator
 from pyg_topomask.ops import engines_of, mean_hops, reach
-from pyg_topomask.run.data.features import width
-from pyg_topomask.run.data.loaders import Sizes, served_features
+from pyg_topomask.run.data.loaders import served_features
+from pyg_topomask.run.data.source import Sizes
 from pyg_topomask.run.errors import NoPictureError, RunError
 from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.files import output_path, write_output
@@ -221,8 +221,7 @@ def load_view(
         with source.refusing():
             data = apply_all([*source.encodings, *source.draws(seed)], data)
         torch.manual_seed(seed)
-        task, first = dataset.task, data[0]
-        sizes = Sizes(width(first.x) or 1, task.num_outputs, width(first.edge_attr), task.level)
+        sizes = Sizes.of(data[0], dataset.task.num_outputs, dataset.task.level)
         model: Any = experiment.build(sizes).eval()
     origin, untrained = f"untrained, weights drawn from seed {seed}", None
     if checkpoint is not None:

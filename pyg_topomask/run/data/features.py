@@ -1,4 +1,4 @@
-"""Transforms that are fitted to training graphs, and widths of features."""
+"""Transforms that are fitted to training graphs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,11 +7,6 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
-
-
-def width(features: Tensor | None) -> int | None:
-    """Number of columns of features; 1 for a vector, :obj:`None` if there are no features."""
-    return None if features is None else features.size(1) if features.dim() == 2 else 1
 
 
 class FittedTransform(BaseTransform):

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.loader import EpochSampler, collate, single
-from pyg_topomask.run.data.features import width
-from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts, share_of, training_loader
-from pyg_topomask.run.data.source import Serving, Source, node_masks, split_items
+from pyg_topomask.run.data.source import LoadedDataset, Serving, Sizes, Source, node_masks, split_items
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.process_memory import available_mib
@@ -31,22 +29,6 @@ Tick = Callable[[str, int], Any]
 _GRAPHS_TOGETHER = 256  # graphs that get their walks between two ticks of the progress bar
 
 
-class Sizes(NamedTuple):
-    """What the data decide about a model.
-
-    Args:
-        in_channels: Width of the node features ``x``.
-        out_channels: Width of a prediction.
-        edge_channels: Width of ``edge_attr``; None without edge features.
-        level: What has a target, ``"graph"``, ``"node"`` or ``"edge"``.
-    """
-
-    in_channels: int
-    out_channels: int
-    edge_channels: int | None
-    level: str
-
-
 @dataclass
 class Splits:
     """The training, validation and test sets of one seed.
@@ -58,8 +40,7 @@ class Splits:
         val: Validation graphs.
         test: Test graphs.
         task: What is predicted.
-        in_channels: Width of the node features.
-        edge_channels: Width of the edge features; None without edge features.
+        sizes: What the model must fit.
         serve_transforms: Transforms with ``set_epoch`` that are applied to a training graph each time it is loaded.
         period: Number of epochs that share their walks.
         fitted: Constants of the transforms that were fitted to the training graphs.
@@ -69,8 +50,7 @@ class Splits:
     val: Sequence[Data]
     test: Sequence[Data]
     task: Task
-    in_channels: int
-    edge_channels: int | None
+    sizes: Sizes
     serve_transforms: tuple[BaseTransform, ...] = ()
     period: int = 1
     fitted: tuple[Mapping[str, Any], ...] = ()
@@ -87,19 +67,14 @@ class Splits:
         return torch.cat([target if counted is None else target[counted] for target, counted in found])
 
     @property
-    def widths(self) -> Sizes:
-        """What the model must fit."""
-        return Sizes(self.in_channels, self.task.num_outputs, self.edge_channels, self.task.level)
-
-    @property
-    def sizes(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """Number of labelled graphs or nodes in each part."""
         parts = {name: getattr(self, name) for name in PARTS}
         return {name: int(part[0].counted.sum()) if self.is_one_graph else len(part) for name, part in parts.items()}
 
     def data_format(self) -> dict[str, Any]:
         """What a trained model needs to know of its data, as plain containers: task, widths, fitted constants."""
-        sizes = {"in_channels": self.in_channels, "edge_channels": self.edge_channels}
+        sizes = {"in_channels": self.sizes.in_channels, "edge_channels": self.sizes.edge_channels}
         return {"task": asdict(self.task), **sizes, "fitted": [dict(constants) for constants in self.fitted]}
 
     def set_epoch(self, epoch: int) -> None:
@@ -157,8 +132,8 @@ def prepare(
             if inference:
                 train = [fixed(graph) for graph in train]
     fresh = (*([] if dataset.resample is None else [dataset.resample(seed)]), *redrawn)
-    sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
-    return Splits(train, val, test, dataset.task, *sizes, fresh, max(1, serving.redraw), fitted)
+    sizes = Sizes.of(graphs[0], dataset.task.num_outputs, dataset.task.level)
+    return Splits(train, val, test, dataset.task, sizes, fresh, max(1, serving.redraw), fitted)
 
 
 def _is_redrawn(step: BaseTransform, source: Source, inference: bool) -> bool:
@@ -353,7 +328,7 @@ def evaluation_loaders(serving: Serving, splits: Splits, seed: int, names: Seque
         return [evaluation_loader(parts, chosen[0], common) for chosen in sets]
     if splits.is_one_graph:
         return [DataLoader(Served(chosen), batch_size=1, collate_fn=single) for chosen in sets]
-    for name, size in splits.sizes.items():
+    for name, size in splits.counts.items():
         if size < world_size():
             raise RunError(f"dataset.split: the {name} part has {size} graphs for {world_size()} processes")
     return [ready_loader(chosen, serving.batch_size) for chosen in sets]

@@ -16,7 +16,7 @@ from pyg_topomask.nn import (
     POSITIONAL_ENCODERS,
     auxiliary_loss,
 )
-from pyg_topomask.run.data.features import width
+from pyg_topomask.run.data.source import Sizes
 from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
 from pyg_topomask.run.graphgps.attentions import key_in, twice_given
 from pyg_topomask.run.graphgps.config import Config
@@ -228,8 +228,7 @@ def disk_problems(config: Config) -> Iterator[tuple[str, str]]:
 
 def _try_model(config: Config, batch: Data) -> None:
     level = config.dataset.level
-    outputs = 1 if level == "edge" else 2
-    sizes = (width(batch.x) or 1, outputs, width(batch.edge_attr), level)
+    sizes = Sizes.of(batch, 1 if level == "edge" else 2, level)
     model = build_model(sized(config, *sizes), *sizes)
     (model(batch).sum() + auxiliary_loss(model)).backward()
     build_scheduler(config, build_optimizer(config, model))

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch.nn import Module
 
-from pyg_topomask.run.data.loaders import Sizes
+from pyg_topomask.run.data.source import Sizes
 from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.graphgps.check import check_config, notes_of
 from pyg_topomask.run.graphgps.config import Config

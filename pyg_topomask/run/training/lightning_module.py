@@ -2,14 +2,13 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
-from torch.nn import Module, ModuleDict
+from torch.nn import ModuleDict
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch_geometric.data import Data
 
@@ -17,16 +16,17 @@ from pyg_topomask import __version__
 from pyg_topomask.checks import NonFiniteError
 from pyg_topomask.loader import unpadded
 from pyg_topomask.nn import auxiliary_loss
-from pyg_topomask.run.data.loaders import Sizes, Splits
-from pyg_topomask.run.data.source import Source
+from pyg_topomask.run.data.loaders import Splits
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.task import PARTS, Task
+from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.captured import Captured
 from pyg_topomask.run.training.checkpoint import FORMAT, OURS
 from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.metrics import build_metrics, candidates
 from pyg_topomask.run.training.scaled import Scaled
-from pyg_topomask.run.training.settings import Training
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.experiment import Experiment
 
 
 class GraphModule(pl.LightningModule):
@@ -37,25 +37,18 @@ class GraphModule(pl.LightningModule):
     only the nodes in it count.
 
     Args:
-        model: The model; its prediction has a row for each graph, node, or column of ``edge_label_index``.
-        training: Gives loss, metric, optimiser and schedule.
-        task: What is predicted.
-        source: Names the data in messages.
-        call: Calls the model with a batch.
-        data_format: What checkpoints contain about the data, in addition to the weights.
+        experiment: Builds the model and calls it; gives loss, metric, optimiser and schedule.
+        splits: The data. A model that scales its predictions is fitted to the training targets.
     """
 
-    def __init__(
-        self,
-        model: Module,
-        training: Training,
-        task: Task,
-        source: Source,
-        call: Callable[[Module, Data], Tensor] = lambda model, batch: model(batch),
-        data_format: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, experiment: Experiment, splits: Splits) -> None:
         super().__init__()
-        self.data_format, self.source, self.call = data_format, source, call
+        training, source, call, task = experiment.training, experiment.data, experiment.call, splits.task
+        model = experiment.build(splits.sizes)
+        for part in model.modules():
+            if isinstance(part, Scaled) and not part.is_fitted:  # pretrained weights are
+                part.fit(splits.targets)
+        self.data_format, self.source, self.call = splits.data_format(), source, call
         self.model, self.settings, self.task = model, training, task
         self.plans = (training.compile or training.cuda_graphs) and hasattr(model, "plan")
         called = torch.compile(model, dynamic=True, fullgraph=self.plans) if training.compile else model
@@ -216,18 +209,3 @@ class GraphModule(pl.LightningModule):
             period = self.settings.eval_period
             scheduler = {"scheduler": scheduler, "monitor": "val_loss", "frequency": period}
         return optimizer if scheduler is None else {"optimizer": optimizer, "lr_scheduler": scheduler}
-
-
-def build_module(
-    build: Callable[[Sizes], Module],
-    training: Training,
-    source: Source,
-    splits: Splits,
-    call: Callable[[Module, Data], Tensor] = lambda model, batch: model(batch),
-) -> GraphModule:
-    """The model for the data of a seed with its task; a model that scales its predictions is fitted to the targets."""
-    model = build(splits.widths)
-    for part in model.modules():
-        if isinstance(part, Scaled) and not part.is_fitted:  # pretrained weights are
-            part.fit(splits.targets)
-    return GraphModule(model, training, splits.task, source, call, splits.data_format())

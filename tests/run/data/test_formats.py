@@ -295,7 +295,7 @@ def test_nodes_with_several_splits(tmp_path):
     assert (len(dataset), dataset.task) == (1, classification("node", 5))
     for split in (0, 3):
         splits = prepare(source_of(load({"dataset": data | {"split_index": split}}).config), dataset, 0, [])
-        assert splits.sizes == {"train": 5, "val": 2, "test": 3}
+        assert splits.counts == {"train": 5, "val": 2, "test": 3}
         assert set(splits.train[0].counted.nonzero().view(-1).tolist()) == {(i + split) % 10 for i in range(5)}
     with pytest.raises(RunError, match=r"has 10 splits \(got 12\)"):
         prepare(source_of(load({"dataset": data | {"split_index": 12}}).config), dataset, 0, [])
@@ -444,7 +444,7 @@ def test_real_files(real_data, name, more, sizes, parts):
         return
     for fold in range(10 if "errica" in more.values() else 1):
         splits = prepare(source_of(load({"dataset": data | {"split_index": fold}}).config), dataset, 0, [])
-        assert [*splits.sizes.values()] == parts
+        assert [*splits.counts.values()] == parts
 
 
 def write_tables(folder, tables):

@@ -8,9 +8,8 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.run.data.features import Standardize
-from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import check_memory, evaluation_loaders, loaders, prepare
-from pyg_topomask.run.data.source import split_items
+from pyg_topomask.run.data.source import LoadedDataset, split_items
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.attentions import build_sampling_transforms
 from pyg_topomask.run.graphgps.config.load import load
@@ -96,9 +95,9 @@ def test_features_where_there_are_none_and_dummy_edges(tu_folder, tmp_path, monk
     monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
     source = {"dataset": {"format": "PyG-TUDataset", "name": "TINY", "dir": str(tu_folder), "edge_encoder": True}}
     plain, edges = (parts_of(load(source, more).config) for more in (["dataset.edge_encoder=false"], []))
-    assert (plain.in_channels, plain.train[0].x.tolist()) == (1, [[1.0]] * 3)
-    assert (plain.edge_channels, plain.train[0].edge_attr) == (None, None)
-    assert (edges.edge_channels, edges.train[0].edge_attr.tolist()) == (1, [[1.0]] * 4)
+    assert (plain.sizes.in_channels, plain.train[0].x.tolist()) == (1, [[1.0]] * 3)
+    assert (plain.sizes.edge_channels, plain.train[0].edge_attr) == (None, None)
+    assert (edges.sizes.edge_channels, edges.train[0].edge_attr.tolist()) == (1, [[1.0]] * 4)
     with pytest.raises(RunError, match="no edge features; use DummyEdge"):
         parts_of(load(source, ["dataset.edge_encoder_name=LinearEdge"]).config)
 
@@ -108,7 +107,7 @@ def test_feature_options(tiny):
     walks.append("posenc_RWSE.model=Linear")
     for encoder, width in (("Constant", 1), ("RWSE+Constant", 1), ("Constant + RWSE", 1), ("Constant", 5)):
         more = (walks if "RWSE" in encoder else []) + [f"dataset.node_encoder={str(width == 1).lower()}"]
-        assert parts_of(load(tiny, [f"dataset.node_encoder_name={encoder}", *more]).config).in_channels == width
+        assert parts_of(load(tiny, [f"dataset.node_encoder_name={encoder}", *more]).config).sizes.in_channels == width
     scaled = parts_of(load(tiny, ["topomask.normalize_features=true"]).config).train[0].x.sum(1)
     torch.testing.assert_close(scaled[scaled > 0], torch.ones(int((scaled > 0).sum())))
 

@@ -11,9 +11,9 @@ from torch_geometric.utils import to_dense_adj, to_undirected
 import pyg_topomask
 from pyg_topomask.run import run_config
 from pyg_topomask.run.commands.predict import predict
-from pyg_topomask.run.data.loaded import LoadedDataset
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.parts import Neighborhoods, clusters
+from pyg_topomask.run.data.source import LoadedDataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.reading import experiment_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch_geometric import datasets as pyg
 
 from pyg_topomask import datasets as ours
-from pyg_topomask.run.data.loaded import LoadedDataset
+from pyg_topomask.run.data.source import LoadedDataset
 from pyg_topomask.run.graphgps.formats import graphs, ogb, own
 from pyg_topomask.run.graphgps.formats.graphs import GEOM_GCN, PLANETOID, CityNetwork, one_graph
 from pyg_topomask.run.task import Level, Task, classification

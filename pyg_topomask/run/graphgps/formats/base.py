@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.cache import building, cache_dir, locked
 from pyg_topomask.fingerprint import stable_hash
-from pyg_topomask.run.data.loaded import LoadedDataset, joined
+from pyg_topomask.run.data.source import LoadedDataset, joined
 from pyg_topomask.run.errors import MissingDataError, RunError
 from pyg_topomask.run.files import make_folder
 from pyg_topomask.run.task import PARTS, Task

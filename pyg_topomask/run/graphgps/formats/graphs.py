@@ -18,7 +18,7 @@ from torch_geometric.utils import one_hot
 
 from pyg_topomask import __version__
 from pyg_topomask.datasets import DigitsDataset
-from pyg_topomask.run.data.loaded import LoadedDataset, joined
+from pyg_topomask.run.data.source import LoadedDataset, joined
 from pyg_topomask.run.errors import need
 from pyg_topomask.run.graphgps.formats.base import Raw, cached, from_parts, from_raw
 from pyg_topomask.run.task import PARTS, Task, classification

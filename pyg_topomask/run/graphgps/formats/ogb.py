@@ -15,7 +15,7 @@ from torch_geometric.datasets import LRGBDataset
 from torch_geometric.transforms import BaseTransform
 from torch_geometric.utils import index_to_mask, scatter, to_undirected
 
-from pyg_topomask.run.data.loaded import LoadedDataset
+from pyg_topomask.run.data.source import LoadedDataset
 from pyg_topomask.run.errors import need
 from pyg_topomask.run.graphgps.formats.base import Raw, from_parts, from_raw, reading
 from pyg_topomask.run.task import PARTS, Parts, Task, classification

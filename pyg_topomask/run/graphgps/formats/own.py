@@ -9,7 +9,7 @@ from torch_geometric.data import Data, InMemoryDataset
 
 from pyg_topomask.data import DiskGraph, GraphSource, mapped
 from pyg_topomask.datasets import REGISTERED
-from pyg_topomask.run.data.loaded import LoadedDataset, as_dataset
+from pyg_topomask.run.data.source import LoadedDataset, as_dataset
 from pyg_topomask.run.errors import RunError, did_you_mean
 from pyg_topomask.run.graphgps.formats.base import reading
 from pyg_topomask.run.task import PARTS, Task

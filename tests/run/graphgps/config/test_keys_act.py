@@ -16,7 +16,7 @@ from pyg_topomask.run.graphgps.config.schema import all_keys, keys
 from pyg_topomask.run.graphgps.reading import experiment_of
 from pyg_topomask.run.training import trainer as trainers
 from pyg_topomask.run.training.callbacks import early_stopping
-from pyg_topomask.run.training.lightning_module import build_module
+from pyg_topomask.run.training.lightning_module import GraphModule
 from tests.acting import another, differ
 
 KEYS = {key.name: key for key in keys()}
@@ -211,7 +211,7 @@ def stages(parsed, monkeypatch):
     splits = prepare(source, source.load(), experiment.seed, drawn, cache=False, inference=inference)
     train, val, _ = loaders(source.serving, splits, experiment.seed)
     torch.manual_seed(0)
-    module = build_module(experiment.build, training, source, splits)
+    module = GraphModule(experiment, splits)
     made = module.configure_optimizers()
     optimizer = made["optimizer"] if isinstance(made, dict) else made
     yield str([type(optimizer), [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]])
