@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
@@ -20,7 +20,7 @@ from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.files import make_folder, output_path, write_json
 from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import layers_text, summarize
-from pyg_topomask.run.output.results import read_result, read_results
+from pyg_topomask.run.output.results import differences, read_result, read_results
 from pyg_topomask.run.seed_run import SeedRun
 from pyg_topomask.run.training.settings import Training
 from pyg_topomask.run.training.trainer import device_problems
@@ -67,6 +67,9 @@ class Experiment:
     settings: Mapping[str, Any] = field(default_factory=dict)
     splits: Sequence[int] = ()
     out: str | Path = "results"
+
+    record: ClassVar[str] = "experiment.json"
+    """The file of a seed that describes the experiment."""
 
     @storage_errors()
     def run(
@@ -163,17 +166,21 @@ class Experiment:
 
     def _record(self, folder: Path, sizes: Sizes) -> None:
         """Write what was run into the folder of a seed."""
-        write_json(folder / "experiment.json", self._description())
+        write_json(folder / self.record, self._description())
+
+    def _recorded(self, path: Path) -> dict[str, Any]:
+        """The description in a file of a seed."""
+        return json.loads(path.read_text(encoding="utf-8"))
 
     def _refuse_others(self, folder: Path) -> None:
         """Refuse a folder that has runs of another experiment."""
         new = self._description()
-        for path in sorted(folder.glob("*/experiment.json")):
-            old = json.loads(path.read_text(encoding="utf-8"))
-            found = [f"{key} is {old.get(key)} there and {new[key]} here" for key in new if old.get(key) != new[key]]
-            if found:
+        for path in sorted(folder.glob(f"*/{self.record}")):
+            if found := differences(new, self._recorded(path)):
+                more = f", and {len(found) - 3} more" if len(found) > 3 else ""
                 raise RunError(
-                    f"{path.parent} is of another experiment ({'; '.join(found)}); choose another out or name"
+                    f"{path.parent} is a run of another experiment ({'; '.join(found[:3])}{more}): nothing was "
+                    "overwritten. Choose another name (in configs, a name_tag) or another folder (--out)"
                 )
 
 

@@ -11,7 +11,7 @@ from torch_geometric.nn import GCNConv
 from pyg_topomask.nn import ATTENTION, GPSModel, MaskedAttention, auxiliary_loss
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.model import build_model
-from pyg_topomask.run.graphgps.parts import fake_batch
+from pyg_topomask.run.graphgps.parts import fake_batch, source_of
 from tests.nn.gps_cases import batch_of
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ def test_compiled_model_of_a_config():
     """With GatedGCN, carries, encodings and edge features."""
     small = "gt.layers=2 gt.dim_hidden=32 gt.n_heads=2 gt.dropout=0.0 gt.attn_dropout=0.0 gnn.dropout=0.0"
     config = load(CONFIGS / "primphormer" / "peptides-func.yaml", small.split()).config
-    batch = fake_batch(config)
+    batch = fake_batch(config, source_of(config))
     torch.manual_seed(0)
     model, counts = build_model(config, batch.x.size(1), 2, batch.edge_attr.size(1)), []
     state, found = copy.deepcopy(model.state_dict()), []

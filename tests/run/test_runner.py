@@ -89,11 +89,14 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("gt.layers=2", r"another config \(gt\.layers is 1 there and 2 here\): nothing was overwritten"),
-        ("gt.layer_type=GIN+Linear", r"name_tag=GIN\+Linear puts it into config-GIN\+Linear\.$"),
-        ("gt.layer_type=GIN+Masked topomask.mask=heat", r"name_tag=GIN\+Masked-heat puts it"),
-        ("model.auto_satisfy_param_budget=true model.param_budget=20000", "contains a run of another config"),
-        ("dataset.split_mode=cv-kfold-4 run_multiple_splits=[0]", "contains a run of another config"),
+        ("gt.layers=2", r"another experiment \(gt\.layers is 1 there and 2 here\): nothing was overwritten"),
+        ("gt.layer_type=GIN+Linear", r"experiment \(gt.layer_type is \S+ there and GIN\+Linear here\).* a name_tag"),
+        (
+            "gt.layer_type=GIN+Masked topomask.mask=heat",
+            r"and GIN\+Masked here; topomask.mask is \S+ there and heat here\)",
+        ),
+        ("model.auto_satisfy_param_budget=true model.param_budget=20000", "is a run of another experiment"),
+        ("dataset.split_mode=cv-kfold-4 run_multiple_splits=[0]", "is a run of another experiment"),
     ],
 )
 def test_another_config_in_the_same_folder_is_refused(tiny, run, tmp_path, overrides, message):

@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
     level: str
 
     @classmethod
-    def of(cls, graph: Data, out_channels: int, level: str) -> Sizes:
+    def of(cls, graph: Data, out_channels: int, level: str) -> "Sizes":
         """Those of a graph with the features that the model takes."""
         return cls(width(graph.x) or 1, out_channels, width(graph.edge_attr), level)
 

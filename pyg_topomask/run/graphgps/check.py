@@ -189,8 +189,7 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
     try:
         section = "topomask"
         with noting_reads():
-            parts_of(parsed.config)
-            batch = fake_batch(parsed.config)
+            batch = fake_batch(parsed.config, parts_of(parsed.config)["data"])
             section = "gt"
             _try_model(parsed.config, batch)
     except (ValueError, TypeError) as error:

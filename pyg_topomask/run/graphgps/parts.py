@@ -24,6 +24,7 @@ from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.model import build_encodings
 from pyg_topomask.run.output.report import layers_text
 from pyg_topomask.run.training.settings import Training
+from pyg_topomask.transforms import apply_all
 
 CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
 """Node encoders that take integer categories; all others take floats."""
@@ -251,14 +252,11 @@ def training_of(config: Config) -> Training:
     )
 
 
-def fake_batch(config: Config) -> Data:
+def fake_batch(config: Config, source: Source) -> Data:
     """Two small graphs with all attributes that the model reads."""
-    features, graphs = input_features(config), fake_graphs(config)
-    graphs = [features(graph) for graph in graphs]
-    fitted = [cls.fit(graphs) for cls in fitted_features(config)]
-    for step in (*fitted, *build_encodings(config), *build_sampling_transforms(config, seed=0)):
-        graphs = [step(graph) for graph in graphs]
-    return Batch.from_data_list(graphs)
+    graphs = [source.features(graph) for graph in fake_graphs(config)]
+    steps = [*(cls.fit(graphs) for cls in source.fitted), *source.encodings, *source.draws(0)]
+    return Batch.from_data_list(apply_all(steps, graphs))
 
 
 def fake_graphs(config: Config, count: int = 2) -> list[Data]:

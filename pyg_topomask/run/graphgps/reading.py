@@ -17,10 +17,10 @@ from pyg_topomask.run.graphgps.config.load import ConfigSource, ParsedConfig, lo
 from pyg_topomask.run.graphgps.model import build_model, sized
 from pyg_topomask.run.graphgps.parts import parts_of
 from pyg_topomask.run.graphgps.saved import (
+    compared,
     find_checkpoint,
     load_pretrained,
     read_config,
-    refuse_other_runs,
     refuse_other_split,
     write_config,
 )
@@ -45,6 +45,8 @@ class ConfigExperiment(Experiment):
     tensorboard: bool = False
     wandb: Mapping[str, str] | None = None
     start: Mapping[str, bool] | None = None
+
+    record = "config.yaml"
 
     @property
     def config(self) -> Config:
@@ -76,10 +78,13 @@ class ConfigExperiment(Experiment):
         self.parsed.refuse(problems)
 
     def _record(self, folder: Path, sizes: Sizes) -> None:
-        write_config(folder / "config.yaml", sized(self.config, *sizes))
+        write_config(folder / self.record, sized(self.config, *sizes))
 
-    def _refuse_others(self, folder: Path) -> None:
-        refuse_other_runs(folder, self.config)
+    def _description(self) -> dict[str, Any]:
+        return compared(self.config)
+
+    def _recorded(self, path: Path) -> dict[str, Any]:
+        return compared(read_config(path))
 
     def _loggers(self, folder: Path, title: str, note: Callable[[str], None]) -> list[Logger]:
         """TensorBoard and Weights & Biases; the latter writes below the folder of the run.

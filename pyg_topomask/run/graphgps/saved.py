@@ -1,6 +1,6 @@
 """Reading the files of runs in an output folder."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,12 +14,8 @@ from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.load import read_yaml
 from pyg_topomask.run.graphgps.config.schema import FREE_KEYS, all_keys
 from pyg_topomask.run.graphgps.model import WIDTH_KEYS, with_width
-from pyg_topomask.run.output.results import seed_folders
+from pyg_topomask.run.output.results import LAYERS, differences, seed_folders
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
-
-# Keys that choose what a run is named after.
-_NAMES = "gt.layer_type", "topomask.mask"
-
 
 IMPORT_ADVICE = "import the module that registers it first: topomask --import MODULE …"
 """What to do about a name that a user's module registers."""
@@ -54,41 +50,6 @@ def read_config(path: Path) -> Config:
     raise RunError(f"{path} is missing, damaged or of another version ({reason})")
 
 
-def refuse_other_runs(folder: Path, config: Config) -> None:
-    """Check that runs in the folder differ from the config in seed, place and device only.
-
-    Raises:
-        RunError: If a run differs in other keys; the message gives the first differences.
-    """
-    here = compared(config)
-    for path in sorted(folder.glob("*/config.yaml")):
-        try:
-            there = compared(read_config(path))
-        except RunError as error:
-            raise RunError(f"{error}; choose another --out") from None
-        different = differences(here, there)
-        if different:
-            more = f", and {len(different) - 3} more" if len(different) > 3 else ""
-            tag = "-".join(here[key] for key in _NAMES if there[key] != here[key]) or "other"
-            untagged = folder.name.removesuffix(f"-{config.name_tag}")
-            raise RunError(
-                f"{folder} contains a run of another config ({'; '.join(different[:3])}{more}): nothing was "
-                f"overwritten. Choose another --out or a name_tag: name_tag={tag} puts it into {untagged}-{tag}."
-            )
-
-
-def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """What differs between two results of `compared`, in words.
-
-    If attention or mask differ, no other keys are named: a key that only one of the two uses has its default in the
-    other, which nobody has set.
-    """
-    shared = [key for key in here if key in there]  # one may search its width, run several splits, or not read a key
-    keys = [key for key in shared if here[key] != there[key]]
-    keys = [key for key in _NAMES if key in keys] or keys
-    return [f"{key} is {there[key]} there and {here[key]} here" for key in keys]
-
-
 def compared(config: Config) -> dict[str, Any]:
     """The keys that define the experiment, with their values; None for keys of ``topomask`` that were not given."""
     free = [*FREE_KEYS, "dataset.dir"]  # only the place of the raw files
@@ -96,7 +57,7 @@ def compared(config: Config) -> dict[str, Any]:
         free.append("dataset.split_index")  # differs between the runs of one folder
     if config.searches_width:
         free += WIDTH_KEYS  # the values given are replaced
-    names = [name for name in (*_NAMES, *all_keys()) if name not in free and name.partition(".")[0] not in free]
+    names = [name for name in (*LAYERS, *all_keys()) if name not in free and name.partition(".")[0] not in free]
     given = {name: config.value(name) for name in names if not name.startswith("topomask.") or config.is_given(name)}
     different = {"run_multiple_splits": bool(config.run_multiple_splits)}  # more splits may follow
     return dict.fromkeys(names) | given | different

@@ -19,6 +19,10 @@ _SEED_FOLDER = re.compile(r"\d+(-split\d+)?", re.ASCII)
 """Name of the folder of a seed, or of a split of it."""
 
 
+LAYERS = "gt.layer_type", "topomask.mask"
+"""Keys that decide which others are used."""
+
+
 # Undefined metrics are ``null`` in the file, because JSON has no NaN.
 _Metric = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 
@@ -84,6 +88,18 @@ def read_results(folder: Path) -> dict[Path, dict[str, Any]]:
     if len({seed_and_split(result) for result in results.values()}) < len(results):
         raise RunError(f"{folder} contains a seed twice: {', '.join(map(str, results))}; delete one of the folders")
     return results
+
+
+def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """What differs between two experiments by their keys, in words.
+
+    If attention or mask differ, no other keys are named: a key that only one of the two uses has its default in the
+    other, which nobody has set.
+    """
+    shared = [key for key in here if key in there]  # one may search its width, run several splits, or not read a key
+    keys = [key for key in shared if here[key] != there[key]]
+    keys = [key for key in LAYERS if key in keys] or keys
+    return [f"{key} is {there[key]} there and {here[key]} here" for key in keys]
 
 
 def seed_and_split(result: Mapping[str, Any]) -> tuple[int, int]:

@@ -41,7 +41,7 @@ class GraphModule(pl.LightningModule):
         splits: The data. A model that scales its predictions is fitted to the training targets.
     """
 
-    def __init__(self, experiment: Experiment, splits: Splits) -> None:
+    def __init__(self, experiment: "Experiment", splits: Splits) -> None:
         super().__init__()
         training, source, call, task = experiment.training, experiment.data, experiment.call, splits.task
         model = experiment.build(splits.sizes)

@@ -6,7 +6,8 @@ from pyg_topomask.nn import ATTENTION, PrimphormerAttention
 from pyg_topomask.run import check_config
 from pyg_topomask.run.graphgps.attentions import argument_keys
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.run.graphgps.saved import compared, differences, write_config
+from pyg_topomask.run.graphgps.saved import compared, write_config
+from pyg_topomask.run.output.results import differences
 
 
 def test_only_the_attention_differs_if_its_keys_follow_from_it():
