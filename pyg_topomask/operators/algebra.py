@@ -232,24 +232,34 @@ class ProductOperator(CombinedOperator):
     r"""Matrix product :math:`M = A B` of masks on the same nodes, such as :math:`\Phi \Phi^\top`.
 
     Args:
-        left, right: The factors; one without heads is used for every head of the other.
+        left, right: The factors; one without heads is used for every head of the other. If there is no ``right``, it is
+            ``A.T``, and the dense blocks of ``A`` are computed once.
 
     Raises:
         ValueError: If the factors differ in their nodes or heads, or the products of one are approximate.
     """
 
-    def __init__(self, left: MaskOperator, right: MaskOperator) -> None:
-        if any(row_errors(operator) is not None for operator in (left, right)):
+    def __init__(self, left: MaskOperator, right: MaskOperator | None = None) -> None:
+        operators = [left] if right is None else [left, right]
+        if any(row_errors(operator) is not None for operator in operators):
             raise ValueError(f"the products of both factors must be exact (got {left} and {right})")
-        super().__init__([left, right], common_nodes([left, right], "multiply"))
-        self.left, self.right = left, right
+        super().__init__(operators, common_nodes(operators, "multiply"))
+        self.left = left
+        if right is None:
+            self.num_multiply_adds *= 2
+        else:
+            self.right = right
+
+    @cached
+    def right(self) -> MaskOperator:
+        return self.left.T
 
     def _like(self, operators: list[MaskOperator]) -> "ProductOperator":
         return ProductOperator(*operators)
 
     @property
     def T(self) -> "ProductOperator":
-        return ProductOperator(self.right.T, self.left.T)
+        return self if len(self.operators) == 1 else ProductOperator(self.right.T, self.left.T)
 
     @cached
     def _joined(self) -> MaskOperator | None:
@@ -263,7 +273,8 @@ class ProductOperator(CombinedOperator):
         return None if self._joined is None else self._joined.contract(q, k, v)
 
     def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
-        return multiply_blocks(*(make(layout) for make in reversed(makers)))
+        left, *right = (make(layout) for make in makers)
+        return multiply_blocks(right[0] if right else [block.mT for block in left], left)
 
     def _matmul(self, x: Tensor) -> Tensor:
         return product_by_head(self.left, product_by_head(self.right, x))

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from pyg_topomask import plan as plans
 
@@ -32,7 +33,7 @@ def least_denominator(dtype: torch.dtype) -> float:
 
 def absolute(x: Tensor) -> Tensor:
     """``|x|`` with derivative +1 at 0, so that the gradient is continuous where a parameter starts at 0."""
-    return x * (x < 0).to(x.dtype).mul_(-2).add_(1)
+    return leaky_relu(-x, -1.0)
 
 
 def coarsest_eps(*tensors: Tensor) -> float:

@@ -55,9 +55,8 @@ def primal_map(
 
 def unit_features(qk: Tensor) -> Tensor:
     """Queries and keys of unit length with heads first, ``[N, 2 H, D] → [2 H, N, D]``; zero below the norm 1e-12."""
-    qk = qk.transpose(0, 1).contiguous()  # the small product of each head is then several times faster on CPU
     norm = torch.linalg.vector_norm(qk, dim=-1, keepdim=True)
-    return qk / torch.where(norm > _ZERO_NORM, norm, torch.inf)
+    return (qk / torch.where(norm > _ZERO_NORM, norm, torch.inf)).transpose(0, 1)
 
 
 def primal_scores(qk: Tensor, update: Tensor, weight: Tensor) -> Tensor:
@@ -71,13 +70,14 @@ def sums_of_squares(scores: Tensor) -> Tensor:
     return scores.square().sum(1)
 
 
+def joined_scores(scores: Tensor) -> Tensor:
+    """Scores of the query and the key of each head side by side, ``[2 H, N, s] → [N, H, 2 s]``."""
+    return scores.unflatten(0, (2, scores.size(0) // 2)).permute(2, 1, 0, 3).flatten(2)
+
+
 def map_scores(scores: Tensor, out_weight: Tensor, drop: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """The results of `primal_map` for scores ``[2 H, N, s]``, of which ``drop`` zeroes some."""
-    features, num_nodes, rank = scores.shape
-    squares = sums_of_squares(scores)
-    # Compute W_c [e; r] as W_ce e + W_cr r, without concatenation.
-    halves = drop(scores).reshape(2, features // 2 * num_nodes, rank) @ out_weight
-    return halves.sum(dim=0).unflatten(0, (features // 2, num_nodes)).transpose(0, 1), squares
+    return joined_scores(drop(scores)) @ out_weight.flatten(0, 1), sums_of_squares(scores)
 
 
 class _PrimalMap(CompiledOp):

@@ -246,9 +246,15 @@ def segment_mean(x: Tensor, batch: Tensor | None, num_graphs: int) -> Tensor:
     """
     if batch is None:
         return x.sum(dim=0, keepdim=True) / max(x.size(0), 1)
-    count = x.new_zeros(num_graphs).index_add_(0, batch, x.new_ones(x.size(0))).clamp(min=1)
-    total = x.new_zeros(num_graphs, *x.shape[1:]).index_add_(0, batch, x)
-    return total / count.view(-1, *[1] * (x.dim() - 1))
+    share = _share(batch, num_graphs, x.dtype).view(-1, *[1] * (x.dim() - 1))
+    return x.new_zeros(num_graphs, *x.shape[1:]).index_add_(0, batch, x * share)
+
+
+@partial(once_per_batch, traced=True)
+def _share(batch: Tensor, num_graphs: int, dtype: torch.dtype) -> Tensor:
+    """One over the number of nodes of each node's graph."""
+    count = torch.zeros(num_graphs, dtype=dtype, device=batch.device)
+    return count.index_add_(0, batch, torch.ones_like(batch, dtype=dtype)).reciprocal_().index_select(0, batch)
 
 
 def segment_max(x: Tensor, batch: Tensor) -> Tensor:

@@ -239,9 +239,12 @@ def sampled_product(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
 
 @torch.no_grad()
 def row_maximum(pattern: Pattern, value: Tensor) -> Tensor:
-    """Largest entry of each row, shape ``[num_rows]``, without a gradient; −inf for rows without entries."""
-    lowest = value.new_full((pattern.num_rows,), -torch.inf)
-    return lowest.scatter_reduce(0, pattern.row.long(), value, "amax")
+    """Largest entry of each row and head, ``[num_rows, H]``, of entries ``[nnz, H]``, without a gradient.
+
+    It is −inf for rows without entries.
+    """
+    lowest = value.new_full((pattern.num_rows, value.size(1)), -torch.inf)
+    return lowest.scatter_reduce(0, pattern.row.long()[:, None].expand_as(value), value, "amax")
 
 
 def permute_rows(x: Tensor, order: Tensor | None, inverse: Tensor | None) -> Tensor:

@@ -14,8 +14,8 @@ from pyg_topomask.nn.attention.base import Attention, check_carry, check_input
 from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.dropout import has_hooks
 from pyg_topomask.ops.dropout import dropout
-from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.primal import map_scores, primal_map, primal_scores, sums_of_squares
+from pyg_topomask.ops.numerics import at_least_float32, with_ones
+from pyg_topomask.ops.primal import joined_scores, map_scores, primal_map, primal_scores, sums_of_squares
 from pyg_topomask.ops.segment import segment_mean, segments
 
 
@@ -64,8 +64,7 @@ class PrimalBase(Attention):
         """The output of each head, ``[N, H, D]``, and the sums of squares of scores ``[2 H, N, s]``."""
         if not self._out_is_called:
             return map_scores(scores, self._out_weight(), lambda z: dropout(z, self.dropout, self.training))
-        dropped = dropout(scores, self.dropout, self.training)
-        both = dropped.unflatten(0, (2, self.heads)).permute(2, 1, 0, 3).flatten(2)  # [N, H, 2 s]
+        both = joined_scores(dropout(scores, self.dropout, self.training))
         (out,) = at_least_float32(self.out(both.to(_dtype_of(self.out, both))))
         return out, sums_of_squares(scores)
 
@@ -203,12 +202,10 @@ class PrimphormerAttention(PrimalBase):
             qk = self._split(projected)
             mean = segment_mean(at_least_float32(x)[0], batch, state.size(0))
             state = state + self.virtual(mean.to(_dtype_of(self.virtual, mean)))
-            weight, projection = at_least_float32(torch.stack([self.weight_e, self.weight_r]), self.projection)
-            weight = weight.view(2, self.num_virtual, self.heads, -1).permute(0, 2, 3, 1).flatten(0, 1)  # [2 H, D, N_s]
+            *weights, projection = at_least_float32(self.weight_e, self.weight_r, self.projection)
+            weight = torch.cat([w.unflatten(1, (self.heads, -1)).permute(1, 2, 0) for w in weights])  # [2 H, D, N_s]
             update = state.expand(x.size(0), -1) if batch is None else state.index_select(0, batch)  # [N, s]
-            # One matrix for F W φ and 1ᵀ W φ.
-            weight = torch.cat([weight @ projection.t(), weight.sum(dim=2, keepdim=True)], dim=2)
-            update = update.to(qk.dtype)
+            weight, update = weight @ with_ones(projection.t()), update.to(qk.dtype)  # of F W φ and 1ᵀ W φ
             if self._out_is_called:
                 mapped = self._map_scores(primal_scores(qk, update, weight))
             else:

@@ -81,4 +81,4 @@ class PowerSeriesMask(Mask):
         (modulation,) = at_least_float32(self.modulation)
         edge_index, weight = read_normalized_edges(self, graph, modulation.dtype, self.relation)
         phi = PowerSeriesOperator(edge_index, count_nodes(graph), modulation, weight)
-        return ProductOperator(phi, phi.T) if self.symmetric else phi
+        return ProductOperator(phi) if self.symmetric else phi

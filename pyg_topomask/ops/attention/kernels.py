@@ -1,5 +1,7 @@
-"""Kernels of attention, in plain torch: sums of one head on pairs, and sums of all heads in dense blocks."""
+"""Kernels of attention, in plain torch: sums on pairs, and sums in dense blocks."""
 
+from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -43,58 +45,6 @@ class Kernel(NamedTuple):
     negative_slope: float = 0.2
     """Slope of the leaky ReLU below zero."""
 
-    def sums_on_pairs(
-        self,
-        pattern: Pattern,
-        entry: Tensor,
-        bound: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        kept: Tensor | None = None,
-        edge: tuple[Tensor, Tensor] | None = None,
-        signed: bool = False,
-    ) -> Tensor:
-        """Sums of one head over the pairs of a pattern.
-
-        Args:
-            pattern: The ``P`` pairs.
-            entry, bound: Mask and bounding mask, shape ``[P]``; the same tensor if the mask is its own bound.
-            q: Queries, shape ``[num_rows, R]``.
-            k, v: Keys and values, shape ``[num_cols, R]`` and ``[num_cols, D]``.
-            kept: Factors of dropout, shape ``[P]``; none if :obj:`None`.
-            edge: Edge vectors ``[E, R]``, and the vector of each pair ``[P]``; none if :obj:`None`.
-            signed: Whether to add the signed denominator.
-
-        Returns:
-            Shape ``[num_rows, D + 1]`` or ``[num_rows, D + 2]``.
-        """
-        kernel, size = self.on_pairs(pattern, bound, q, k, edge)
-        ones, weight = v.new_ones(v.size(0), 1), entry * kernel
-        kept_weight = weight if kept is None else weight * kept
-        own = bound is entry and size is kernel
-        if kept_weight is weight and own and not signed:
-            return spmm(pattern, weight, torch.cat([v, ones], 1))
-        parts = [spmm(pattern, kept_weight, v.contiguous())]
-        parts += [spmm(pattern, weight, ones)] if signed else []
-        parts += [spmm(pattern, weight if own else bound * size, ones)]
-        return torch.cat([*parts[:-1], parts[-1].detach() if signed else parts[-1]], 1)
-
-    def on_pairs(
-        self, pattern: Pattern, bound: Tensor, q: Tensor, k: Tensor, edge: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The kernel of one head and its size, ``[P]``, up to a factor of the row; arguments as of `sums_on_pairs`."""
-        if self.name == "linear":
-            kernel = size = sampled_product(pattern, q.contiguous(), k.contiguous())
-            if self.signed_features:
-                size = sampled_product(pattern, absolute(q), absolute(k))
-            return kernel, size
-        score = self._pair_scores(pattern, q, k, edge)
-        # The largest score of a row cancels in the quotient; pairs with bound 0 are ignored.
-        top = row_maximum(pattern, score.detach().masked_fill(bound == 0, -torch.inf))
-        kernel = exp_below(score, top.index_select(0, pattern.row))
-        return kernel, kernel
-
     def sums_of_heads(
         self,
         pattern: Pattern,
@@ -108,11 +58,12 @@ class Kernel(NamedTuple):
         edges: EdgeVectors | None = None,
         signed: bool = False,
     ) -> Tensor:
-        """`sums_on_pairs` of all heads, whose arrays are in the order of the nodes.
+        """Sums over the pairs of a pattern; arrays are in the order of the nodes.
 
         Args:
             pattern: The ``P`` pairs.
-            entries, bounds: Shape ``[P]``, or ``[P, H]``; the same tensor if the mask is its own bound.
+            entries, bounds: Mask and bounding mask, shape ``[P]``, or ``[P, H]``; the same tensor if the mask is its
+                own bound.
             q: Queries, shape ``[num_rows, H, R]``.
             k, v: Keys and values, shape ``[num_cols, H, R]`` and ``[num_cols, H, D]``.
             again: Whether to compute the sums of each head again in the backward pass and keep nothing for it.
@@ -123,17 +74,65 @@ class Kernel(NamedTuple):
         Returns:
             Shape ``[num_rows, H, D + 1]`` or ``[num_rows, H, D + 2]``.
         """
-        out = []
-        # Unbinding is used because the gradient of indexing one head would be as large as all heads.
-        for head, arrays in enumerate(zip(*(pattern.arrange(x).unbind(1) for x in (q, k, v)))):
-            entry = entries if entries.dim() == 1 else entries[:, head]
-            bound = entry if bounds is entries else bounds if bounds.dim() == 1 else bounds[:, head]
-            edge = None if edges is None else (edges.vectors[:, head], edges.of_pair)
-            call = (pattern, entry, bound, *arrays, None if kept is None else kept[:, head], edge, signed)
-            out.append(
-                checkpoint(self.sums_on_pairs, *call, use_reentrant=False) if again else self.sums_on_pairs(*call)
-            )
-        return pattern.restore(torch.stack(out, dim=1))
+        q, k, v = (pattern.arrange(x) for x in (q, k, v))
+        given = entries, None if bounds is entries else bounds, kept, None if edges is None else edges.vectors
+        call, of_pair = partial(self._sums, pattern, signed), None if edges is None else edges.of_pair
+        if not again:
+            return pattern.restore(call(of_pair, q, k, v, *given))
+        # They are split because the gradient of indexing one head would be as large as all heads.
+        optional = (repeat(x) if x is None or x.dim() == 1 else x.split(1, dim=1) for x in given)
+        heads = zip(*(x.split(1, dim=1) for x in (q, k, v)), *optional)
+        return pattern.restore(torch.cat([checkpoint(call, of_pair, *head, use_reentrant=False) for head in heads], 1))
+
+    def _sums(
+        self,
+        pattern: Pattern,
+        signed: bool,
+        of_pair: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        entry: Tensor,
+        bound: Tensor | None,
+        kept: Tensor | None,
+        vectors: Tensor | None,
+    ) -> Tensor:
+        kernel, size = self.on_pairs(pattern, entry if bound is None else bound, q, k, vectors, of_pair)
+        ones, weight = v.new_ones(*v.shape[:2], 1), by_head(entry) * kernel
+        kept_weight = weight if kept is None else weight * kept
+        own = bound is None and size is kernel
+        if kept_weight is weight and own and not signed:
+            return spmm(pattern, weight, torch.cat([v, ones], 2))
+        parts = [spmm(pattern, kept_weight, v)]
+        parts += [spmm(pattern, weight, ones)] if signed else []
+        total = spmm(pattern, weight if own else by_head(entry if bound is None else bound) * size, ones)
+        return torch.cat([*parts, total.detach() if signed else total], 2)
+
+    def on_pairs(
+        self,
+        pattern: Pattern,
+        bound: Tensor,
+        q: Tensor,
+        k: Tensor,
+        vectors: Tensor | None = None,
+        of_pair: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The kernel and its size, ``[P, H]``, up to a factor of the row and head, of arrays in the pattern's order."""
+        if self.name == "linear":
+            kernel = size = sampled_product(pattern, q, k)
+            if self.signed_features:
+                size = sampled_product(pattern, absolute(q), absolute(k))
+            return kernel, size
+        if vectors is None or of_pair is None:
+            score = sampled_product(pattern, q, k)
+        else:
+            keys = k.index_select(0, pattern.col) * vectors.index_select(0, of_pair)
+            score = (q.index_select(0, pattern.row) * keys).sum(-1)
+        score = leaky_relu(score, self.negative_slope) if self.name == "additive" else score
+        # The largest score of a row cancels in the quotient; pairs with bound 0 are ignored.
+        top = row_maximum(pattern, score.detach().masked_fill(by_head(bound) == 0, -torch.inf))
+        kernel = exp_below(score, top.index_select(0, pattern.row))
+        return kernel, kernel
 
     def sums_in_blocks(
         self,
@@ -180,14 +179,6 @@ class Kernel(NamedTuple):
         score = _Product.of(k, q.mT.contiguous())
         return leaky_relu(score, self.negative_slope) if self.name == "additive" else score
 
-    def _pair_scores(self, pattern: Pattern, q: Tensor, k: Tensor, edge: tuple[Tensor, Tensor] | None) -> Tensor:
-        if edge is not None:
-            vectors, of_pair = edge
-            keys = k.index_select(0, pattern.col) * vectors.index_select(0, of_pair)
-            return (q.index_select(0, pattern.row) * keys).sum(-1)
-        score = sampled_product(pattern, q.contiguous(), k.contiguous())
-        return leaky_relu(score, self.negative_slope) if self.name == "additive" else score
-
 
 class _Product(Bilinear):
     """Product of matrices ``[g, H, n, m]`` and ``[g, H, m, k]``.
@@ -211,6 +202,11 @@ def factors_kept(dropout: float, seed: Tensor | None, pattern: Pattern, v: Tenso
         return None
     number = torch.arange(pattern.nnz * v.size(1), device=v.device).view(-1, v.size(1))
     return keep_factors(dropout, seed.to(v.device), number).to(v)
+
+
+def by_head(entry: Tensor) -> Tensor:
+    """Numbers of pairs ``[P]`` or ``[P, H]`` as ``[P, 1 or H]``."""
+    return entry if entry.dim() == 2 else entry[:, None]
 
 
 def exp_below(score: Tensor, top: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.full_softmax import all_pairs
+from pyg_topomask.ops.attention.kernels import by_head
 from pyg_topomask.ops.attention.mask import rows_of
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.edges.block_sparse import one_graph
@@ -69,13 +70,10 @@ def pairs_of_rows(pairs: Tensor, weights: Tensor, rows: Rows) -> PairWeights:
 
 def _weights(problem: Problem) -> PairWeights:
     pattern, entries, bounds = _listed(problem)
-    found = []
-    for head, (q, k) in enumerate(zip(*(pattern.arrange(x).unbind(1) for x in (problem.q, problem.k)))):
-        entry, bound = (x if x.dim() == 1 else x[:, head] for x in (entries, bounds))
-        edge = None if problem.edges is None else (problem.edges.vectors[:, head], problem.edges.of_pair)
-        kernel, size = problem.kernel.on_pairs(pattern, bound, q, k, edge)
-        found.append((entry * kernel, bound * size, size.detach().square() * (bound != 0)))
-    weight, total, squares = (torch.stack(parts, dim=1) for parts in zip(*found))  # [P, H]
+    q, k = (pattern.arrange(x) for x in (problem.q, problem.k))
+    kernel, size = problem.kernel.on_pairs(pattern, bounds, q, k, *(problem.edges or ())[:2])
+    entries, bounds = by_head(entries), by_head(bounds)
+    weight, total, squares = entries * kernel, bounds * size, size.detach().square() * (bounds != 0)  # [P, H]
     ones = weight.new_ones(pattern.num_cols, weight.size(1), 1)
     sums, sizes, norms = (pattern.restore(spmm(pattern, x, ones)) for x in (weight, total, squares))  # [rows, H, 1]
     denominator = sums if problem.signed else sizes

@@ -31,23 +31,19 @@ def join_softmax(parts: Sequence[PartialSoftmax]) -> Tensor:
     return sums / total.masked_fill(total == 0, 1)
 
 
-def softmax_over_entries(pattern: Pattern, scores: Sequence[Tensor], v: Tensor, dropout: float = 0.0) -> PartialSoftmax:
+def softmax_over_entries(pattern: Pattern, scores: Tensor, v: Tensor, dropout: float = 0.0) -> PartialSoftmax:
     """Softmax over the entries of each row of a pattern.
 
     Args:
         pattern: Positions of the entries; rows are receivers, columns are senders.
-        scores: Scores of the entries for each head, ``H`` tensors of shape ``[nnz]``.
+        scores: Scores of the entries, shape ``[nnz, H]``.
         v: Values of the senders, shape ``[num_cols, H, D]``.
         dropout: Probability of zeroing a weight in the numerator.
 
     Returns:
         Parts of shapes ``[num_rows, H, D]``, ``[num_rows, H, 1]`` and ``[num_rows, H, 1]``.
     """
-    heads = []
-    for score, values in zip(scores, v.transpose(0, 1).contiguous().unbind(0)):
-        top = row_maximum(pattern, score)  # a factor that cancels
-        weight = (score - top.index_select(0, pattern.row)).exp()
-        total = spmm(pattern, weight, weight.new_ones(pattern.num_cols, 1))
-        sums = spmm(pattern, zero_some(weight, dropout) if dropout else weight, values)
-        heads.append((sums, total, top[:, None]))
-    return PartialSoftmax(*(torch.stack(part, dim=1) for part in zip(*heads)))
+    top = row_maximum(pattern, scores)  # a factor that cancels
+    weight = (scores - top.index_select(0, pattern.row)).exp()
+    total = spmm(pattern, weight, v.new_ones(pattern.num_cols, v.size(1), 1))
+    return PartialSoftmax(spmm(pattern, zero_some(weight, dropout) if dropout else weight, v), total, top[..., None])

@@ -61,7 +61,7 @@ def san_attention(
     if v.size(0) == 0:
         return v.clone()
     score = edge_scores(q, k, edge, edge_index).index_select(0, edges.number)  # in the order of the pattern
-    parts = [softmax_over_entries(edges.pattern, score.t().contiguous().unbind(0), v, dropout)]
+    parts = [softmax_over_entries(edges.pattern, score, v, dropout)]
     if absent is not None:
         parts.append(_non_edge_softmax(*absent, v, log(gamma), edge_index, batch, dropout))
     return join_softmax(parts)

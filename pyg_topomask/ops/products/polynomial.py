@@ -124,7 +124,7 @@ def polynomial_blocks(
     terms = _identity_terms(basis.value, basis.pattern, basis.chebyshev, layout, count, dtype)[: coeffs.size(0)]
     coeffs, heads = coeffs.to(dtype), coeffs.size(2)
     if group is None:
-        flat = coeffs[:, 0].t() @ terms  # [H, S]
+        flat = coeffs.squeeze(1).t() @ terms  # [H, S]
         parts = zip(flat.split(layout.lengths, 1), layout.groups.shapes)
         return [part.view(heads, g, n, n).transpose(0, 1) for part, (g, n) in parts]
     by_row = [rows.flatten() for rows in layout.groups.split(group)]  # entries other than 0 join nodes of one group

@@ -84,7 +84,9 @@ class BlockMeansTriton(block_means.BlockMeans):
         arguments = *arrays, *saved, of_size, of_q, *filled, *strides, apart, *numbers
         launch("backward_receivers", arguments=arguments, constants=sizes)
         arguments = *arrays, tiles, size, tops, grads[0], of_size, of_k, of_v, *strides, *numbers
-        launch("backward_senders", arguments=arguments, constants=sizes)
+        if (width | channels) % 16:  # vectors that are not aligned take more registers
+            warps = max(warps, 2)
+        launch("backward_senders", arguments=arguments, constants=sizes, num_warps=warps)
         for x, grad in zip(room[3:5], filled):
             if x is not None and grad is not None and shared:
                 x.copy_(_added(grad, table, own))
