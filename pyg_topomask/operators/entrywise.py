@@ -60,7 +60,7 @@ class EntrywiseOperator(CombinedOperator):
         if first is None or second is None:
             return None
 
-        def pairs(rows: Rows | None) -> tuple[Pattern, Tensor]:
+        def pairs(rows: "Rows | None") -> tuple[Pattern, Tensor]:
             (left, a), (right, b) = first.pairs(rows), second.pairs(rows)
             pattern, *taken = _common_pairs(*left.nodes, *right.nodes, left.num_rows, left.num_cols)
             return pattern, _times(*(evaluate(x).index_select(0, entry) for x, entry in zip((a, b), taken)))

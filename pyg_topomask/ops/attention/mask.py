@@ -42,7 +42,7 @@ class Support:
     def map(self, change: Callable[[Pattern, Tensor, int], Tensor]) -> "Support":
         """The support of a mask with the same pairs, and ``change(pattern, entries, first row)`` as its entries."""
 
-        def pairs(rows: Rows | None) -> tuple[Pattern, Tensor]:
+        def pairs(rows: "Rows | None") -> tuple[Pattern, Tensor]:
             pattern, entries = self.pairs(rows)
             return pattern, change(pattern, evaluate(entries), 0 if rows is None else rows[0])
 
@@ -221,7 +221,7 @@ class PatternMask(AttentionMask):
         """The pattern."""
         ones = torch.ones((), device=self.device).expand(self.pattern.nnz)
 
-        def pairs(rows: Rows | None) -> tuple[Pattern, Tensor]:
+        def pairs(rows: "Rows | None") -> tuple[Pattern, Tensor]:
             pattern = self.pattern if rows is None else self.pattern.rows(*rows)[0]
             return pattern, ones[: pattern.nnz]
 
