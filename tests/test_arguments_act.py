@@ -10,6 +10,7 @@ import zlib
 import pytest
 import torch
 from torch.nn import LayerNorm, Linear, Module
+from torch.utils.data import Sampler
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GATConv
 from torch_geometric.transforms import BaseTransform
@@ -67,7 +68,7 @@ def walks(seed):
 def classes():
     """Every public class, or function that builds a head, by its name."""
     found = [getattr(home, name) for home in HOMES for name in home.__all__]
-    found = [value for value in found if inspect.isclass(value) and value is not nn.Plan]
+    found = [value for value in found if inspect.isclass(value) and value not in (nn.Plan, GraphToken)]
     found += [v for table in TABLES for v in table.values()]
     return {getattr(cls, "__name__", None) or cls.func.__name__: cls for cls in found}
 
@@ -101,7 +102,7 @@ CATEGORIES = {
 }  # fmt: skip
 """What reads categories, with the number of columns."""
 
-WIDE = "LinearNodeEncoder", "LinearEdgeEncoder", "ElstaticSE"
+WIDE = "LinearNodeEncoder", "LinearEdgeEncoder", "MLPNodeEncoder", "ElstaticSE"
 """Encoders of as many columns as they are told."""
 
 GATED = GPSStack(C, 1, conv="gatedgcn", attn="transformer")
@@ -122,6 +123,8 @@ GIVEN = {
     **dict.fromkeys(["SparseFactorOperator.left", "SparseFactorOperator.right"], (EDGES, WEIGHT)),
     "ProductMask.left": HopMask(), "ProductMask.right": CausalMask(),
     "HopOperator.length": NODES.new_ones(EDGES.size(1)), "GraphormerBias": {"num_spatial_types": 20},
+    "encoder": LinearNodeEncoder(C, C), "PartSampler.length": 9, "EpochSampler.length": 9,
+    "PartSampler.seed": 0, "EpochSampler.seed": 0,
     **{name: {"conv": "sage", "attn": "transformer"} for name in ("GPSLayer", "GPSModel", "GPSStack")},
     "GPSConv": {"attn_type": "transformer"}, "GPSNetwork": {"edge_encoder": LinearEdgeEncoder(C, C)},
     **{f"{name}Dataset": {"num_graphs": 3} for name in ("Digits", "InducedCycle", "LongRange", "Motif")},
@@ -193,7 +196,9 @@ ANOTHER = {
         for key, value in {"dropout": 0.5, "act": "tanh", "l2_norm": False}.items()
     },
     "MLPHead.in_channels": 5, "EdgeHead.out_channels": ({"decoding": "concat"}, 2),
-    "Buckets.step": 1.5,
+    "Buckets.step": 1.5, "EpochSampler.length": 8, "PartSampler.length": 8, "EpochSampler.seed": 5,
+    "PartSampler.seed": 5, **{f"{name}Sampler.rank": ({"num_processes": 2}, 1) for name in ("Epoch", "Part")},
+    "encoder": LinearNodeEncoder(C, C, 0.5), "MLPNodeEncoder.base": LinearNodeEncoder(C, C, 0.5),
 }  # fmt: skip
 """Another value of an argument: ``value``, or ``(what it acts with, value)``."""
 
@@ -208,6 +213,8 @@ def numbers(name, given, fill):
     if name in CATEGORIES:
         data = copy.copy(data)
         data.x, data.edge_attr = (torch.randint(2, (rows, CATEGORIES[name])) for rows in (N, data.num_edges))
+    if isinstance(made, Sampler):
+        return [torch.tensor([*made])]
     if not isinstance(made, Module):
         is_loader = hasattr(made, "__iter__")
         found = list(made) if is_loader else [made(data)] if isinstance(made, BaseTransform) else made.dummies([data])
