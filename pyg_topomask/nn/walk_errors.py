@@ -47,6 +47,9 @@ def walk_errors(
         walks for which the bound is as small as ``quantile``. Bounds are None where the theorem does not hold: if
         walkers are coupled, loads are not weighted, or the mask is stitched.
 
+    References: Reid et al., *Linear transformer topological masking with graph random features*, 2024,
+    arXiv:2410.03462, Theorem 3.1 and Lemma 3.2.
+
     Raises:
         ValueError: If the mask joins no two nodes.
     """

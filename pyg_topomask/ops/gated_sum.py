@@ -4,6 +4,7 @@ On CPU, a compiled function (``native/gated/``) computes it in one pass over the
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,10 +65,8 @@ class _GatedSum(CompiledOp):
         own, value, target, source = nodes.chunk(4, 1)
         in_first, in_edge, out_first, out_edge = patterns
         (sources, targets), size = ends, (nodes.size(0), edge.size(0))
-        entering, leaving = (
-            Pattern(None, in_edge, *size, rowptr=in_first),
-            Pattern(None, out_edge, *size, rowptr=out_first),
-        )
+        entering = Pattern(None, in_edge, *size, rowptr=in_first)
+        leaving = Pattern(None, out_edge, *size, rowptr=out_first)
         e = _Moved.of(target, targets, entering, False) + _Moved.of(source, sources, leaving, False) + edge
         gate = e.sigmoid() if scale is None else e.sigmoid() * scale
         total = _Moved.of(gate, targets, entering, True) + _EPS
@@ -75,19 +74,12 @@ class _GatedSum(CompiledOp):
         return own + _Moved.of(values, targets, entering, True) / total, e
 
     def examples(self) -> Iterator[tuple[Any, ...]]:
-        for n, count, channels, scaled in (
-            (3, 5, 2, True),
-            (3, 4, 1, False),
-            (0, 0, 2, False),
-            (2, 0, 3, True),
-            (200, 700, 19, True),
-        ):
+        numbers = partial(torch.randn, dtype=torch.float64)
+        for n, count, channels, scaled in (3, 5, 2, 1), (3, 4, 1, 0), (0, 0, 2, 0), (2, 0, 3, 1), (200, 700, 19, 1):
             ends = torch.randint(max(n, 1), (2, count), dtype=torch.int32)
-            nodes, edge = (
-                torch.randn(rows, width, dtype=torch.float64) for rows, width in ((n, 4 * channels), (count, channels))
-            )
+            nodes, edge = numbers(n, 4 * channels), numbers(count, channels)
             entering, leaving = incidence(ends, n)
-            scale = torch.rand(count, 1, dtype=torch.float64) if scaled else None
+            scale = numbers(count, 1).sigmoid() if scaled else None
             yield nodes, edge, scale, ends, entering.rowptr, entering.col, leaving.rowptr, leaving.col
 
 

@@ -169,14 +169,21 @@ class Experiment:
         write_json(folder / self.record, self._description())
 
     def _recorded(self, path: Path) -> dict[str, Any]:
-        """The description in a file of a seed."""
-        return json.loads(path.read_text(encoding="utf-8"))
+        """The description in a file of a seed. Raises RunError if it is damaged."""
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{path} is damaged ({error})") from None
 
     def _refuse_others(self, folder: Path) -> None:
         """Refuse a folder that has runs of another experiment."""
         new = self._description()
         for path in sorted(folder.glob(f"*/{self.record}")):
-            if found := differences(new, self._recorded(path)):
+            try:
+                old = self._recorded(path)
+            except RunError as error:
+                raise RunError(f"{error}; choose another folder (--out)") from None
+            if found := differences(new, old):
                 more = f", and {len(found) - 3} more" if len(found) > 3 else ""
                 raise RunError(
                     f"{path.parent} is a run of another experiment ({'; '.join(found[:3])}{more}): nothing was "

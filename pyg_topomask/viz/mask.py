@@ -71,7 +71,16 @@ def plot_mask(
 
 
 def matrix_of(pairs: Tensor, weights: Tensor, num_nodes: int) -> Tensor:
-    """Weights ``[P, H]`` of pairs as matrices ``[H, N, N]``, with virtual nodes, if there are some, at the end."""
+    """The weights of pairs that an attention returns, as matrices; virtual nodes, if there are some, are at the end.
+
+    Args:
+        pairs: Receiver and sender of each pair, shape ``[2, P]``.
+        weights: Weights of the pairs, shape ``[P, H]``.
+        num_nodes: ``N``, the number of nodes without the virtual ones.
+
+    Returns:
+        Shape ``[H, N, N]``, or more rows and columns with virtual nodes.
+    """
     size = max(num_nodes, *(pairs.amax(1) + 1).tolist())
     matrix = weights.new_zeros(weights.size(1), size, size)
     matrix[:, pairs[0], pairs[1]] = weights.t()

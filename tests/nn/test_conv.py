@@ -60,6 +60,18 @@ def test_gated_gcn_gradients_reach_everything():
     assert all((p.grad.abs() > 1e-12).any() for p in conv.parameters())
 
 
+def test_gated_gcn_reads_weights_of_earlier_versions():
+    conv, graph = GatedGCN(8).double(), given()
+    earlier = conv.state_dict()
+    for kind in ("weight", "bias"):
+        parts = earlier.pop(f"lin_node.{kind}").chunk(4)
+        earlier |= {f"lin_{name}.{kind}": part for name, part in zip(("self", "value", "target", "source"), parts)}
+    again = GatedGCN(8).double()
+    again.load_state_dict(earlier)
+    arguments = graph.x, graph.edge_index, graph.edge_attr
+    assert all(map(torch.equal, again(*arguments), conv(*arguments)))
+
+
 def test_gated_gcn_batch_equals_singles_and_follows_relabelling():
     graph, conv = given(), GatedGCN(8, equivariant_stable=True).double().eval()
     out, edges = conv(graph.x, graph.edge_index, graph.edge_attr, graph.pe)

@@ -99,7 +99,7 @@ def test_damaged_configs_are_named(tiny, run, tmp_path):
         path.write_bytes(content)
         with refused(f"{path} is missing, damaged or of another version ("):
             read_config(path)
-    with refused(str(path), "is missing, damaged or of another version"):
+    with refused(str(path), "is missing, damaged or of another version", "choose another folder (--out)"):
         run_config(tiny, tmp_path)
     with refused("pretrained.dir", str(path)):
         run_config(tiny, tmp_path / "next", overrides=[f"pretrained.dir={run}"])

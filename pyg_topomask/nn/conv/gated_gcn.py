@@ -1,5 +1,8 @@
 """Gated graph convolution that updates edges."""
 
+from typing import Any
+
+import torch
 from torch import Tensor
 from torch.nn import Linear
 from torch_geometric.nn.resolver import activation_resolver
@@ -65,6 +68,14 @@ class GatedGCN(Resettable):
         self.norm_node = build_norm("batch_norm", channels)
         self.norm_edge = build_norm("batch_norm", channels) if update_edges else None
         self.act, self.dropout = activation_resolver(act), Dropout(dropout)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Read weights of earlier versions as well, which had a matrix for each part of ``lin_node``."""
+        for kind in ("weight", "bias"):
+            names = [f"{prefix}lin_{part}.{kind}" for part in ("self", "value", "target", "source")]
+            if names[0] in state_dict:
+                state_dict[f"{prefix}lin_node.{kind}"] = torch.cat([state_dict.pop(name) for name in names])
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(
         self, x: Tensor, edge_index: Adj, edge_attr: Tensor | None = None, pe: Tensor | None = None

@@ -16,7 +16,7 @@ from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import Attention, GPSNetwork, GRFMask, walk_errors
-from pyg_topomask.operators import LowRankOperator, OnesOperator, SparseOperator
+from pyg_topomask.operators import LowRankOperator, OnesOperator
 from pyg_topomask.ops import engines_of, mean_hops, reach
 from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.data.source import Sizes
@@ -27,7 +27,7 @@ from pyg_topomask.run.graphgps.reading import read
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 from pyg_topomask.transforms import AddRandomWalks, apply_all
-from pyg_topomask.viz import literal, plot_mask, plot_reach, plot_walks
+from pyg_topomask.viz import literal, matrix_of, plot_mask, plot_reach, plot_walks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -255,8 +255,7 @@ def _draw_attention(view: View) -> "Figure":
             pairs, weights = attn.attention_weights(*inputs, **more)
         except NotImplementedError as error:
             raise NoPictureError(str(error)) from None
-    size = max(int(data.num_nodes or 0), *(pairs.amax(1) + 1).tolist())  # virtual nodes are at the end
-    matrix = SparseOperator(pairs, weights, size).to_dense()
+    matrix = matrix_of(pairs, weights, int(data.num_nodes or 0))
     # A node may attend to none, such as one with relu features that no other node has.
     empty = (matrix[view.head, : data.num_nodes] == 0).all(1).double().mean()
     title = f"{type(attn).__name__}, {view.title}" + (f", {empty:.1%} of the nodes attend to none" if empty else "")
