@@ -58,6 +58,7 @@ def refuses(name: str, *tensors: Tensor | None) -> str | None:
 
 def is_transformed() -> bool:
     """Whether a transform of `torch.func` or forward mode is active: compiled code has no rules for them."""
+    # Private names: in public, only errors of make_dual and requires_grad_ tell it, in 9 to 14 µs in place of 0.6.
     return forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None
 
 

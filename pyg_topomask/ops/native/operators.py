@@ -126,4 +126,5 @@ def is_mapped(*tensors: Tensor | None) -> bool:
     """Whether autograd maps a backward pass over several gradients, all of which these tensors hold."""
     if torch.compiler.is_compiling():
         return False
+    # A private name: in public, only a missing data_ptr() tells it, which tensors within torch.func lack as well.
     return any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in tensors)

@@ -18,7 +18,7 @@ from pyg_topomask.ops.attention.block_means import MOST_SELECTED, softmax_in_gra
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
 from pyg_topomask.ops.attention.mask import PatternMask
 from pyg_topomask.ops.attention.masked import masked_softmax_attention
-from pyg_topomask.ops.blocks import layout_of
+from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.ops.edges.block_sparse import one_graph
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
@@ -60,10 +60,14 @@ def topk_attention(
     check_qkv(q, k, v)
     check_channels(q)
     topk = check_integer("topk", topk, 1)
-    if not (plans.planned() or is_transformed()):
-        return _attend_eagerly(q, k, v, topk, batch, backend, dropout, recompute)
-    batch = one_graph(q.size(0), q.device) if batch is None else batch
-    return _attend(q, k, v, topk, batch, backend, dropout)
+    if _has_fixed_sizes():
+        return _attend(q, k, v, topk, batch, backend, dropout, recompute)
+    return _attend_eagerly(q, k, v, topk, batch, backend, dropout, recompute)
+
+
+def _has_fixed_sizes() -> bool:
+    """Whether no size may depend on values."""
+    return plans.planned() or is_transformed()
 
 
 def _attend(
@@ -74,13 +78,12 @@ def _attend(
     batch: Tensor | None,
     backend: str,
     dropout: float,
-    recompute: bool | None = None,
+    recompute: bool,
 ) -> Tensor:
-    """The outputs. If ``recompute`` is :obj:`None`, no size depends on values."""
-    if batch is not None:
-        check_batch(batch, q.size(0))
+    batch = one_graph(q.size(0), q.device) if batch is None else batch
+    check_batch(batch, q.size(0))
     out: Tensor | None = None
-    layout, ends = layout_of(batch, q), None if batch is None else segments(batch)
+    layout, ends = block_layout(batch), segments(batch)
     is_small = plans.once("selected", lambda: layout.groups.width <= MOST_SELECTED)
     if plans.making():  # nothing else depends on the batch alone
         return torch.zeros_like(v)
@@ -89,12 +92,11 @@ def _attend(
         check_finite(q.detach(), k.detach())
         if is_small and backend == "auto" and not dropout and not q.is_cuda:
             out = softmax_in_graphs(q, k, values, layout, q.size(-1) ** -0.5, min(topk, MOST_SELECTED))
-        if out is None and recompute is None and ends is not None:
+        if out is None and _has_fixed_sizes():
             index = find_keys(q.detach(), k.detach(), topk, ends.offsets, ends.offsets, backend)
             out = _attend_to_places(q, k, values, index.transpose(0, 1), dropout)
         elif out is None:
-            ptr = [0, q.size(0)] if ends is None else ends.ptr
-            out = _attend_to_pairs(q, k, values, topk, ptr, backend, dropout, bool(recompute))
+            out = _attend_to_pairs(q, k, values, topk, ends.ptr, backend, dropout, recompute)
     return out.to(v.dtype)
 
 
