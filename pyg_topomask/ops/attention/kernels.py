@@ -77,12 +77,14 @@ class Kernel(NamedTuple):
         q, k, v = (pattern.arrange(x) for x in (q, k, v))
         given = entries, None if bounds is entries else bounds, kept, None if edges is None else edges.vectors
         call, of_pair = partial(self._sums, pattern, signed), None if edges is None else edges.of_pair
-        if not again:
+        if not again and (not q.is_cpu or torch.compiler.is_compiling()):  # one launch for all heads
             return pattern.restore(call(of_pair, q, k, v, *given))
-        # They are split because the gradient of indexing one head would be as large as all heads.
+        if again:
+            call = partial(checkpoint, call, use_reentrant=False)
+        # Split, since the gradient of indexing one head would be as large as all heads. CPUs take less time by head.
         optional = (repeat(x) if x is None or x.dim() == 1 else x.split(1, dim=1) for x in given)
-        heads = zip(*(x.split(1, dim=1) for x in (q, k, v)), *optional)
-        return pattern.restore(torch.cat([checkpoint(call, of_pair, *head, use_reentrant=False) for head in heads], 1))
+        heads = zip(*([y.contiguous() for y in x.split(1, dim=1)] for x in (q, k, v)), *optional)
+        return pattern.restore(torch.cat([call(of_pair, *head) for head in heads], 1))
 
     def _sums(
         self,
