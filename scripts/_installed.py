@@ -10,9 +10,8 @@ import torch
 from torch_geometric.data import Data
 
 import pyg_topomask
-from pyg_topomask.nn import GRFAttention
+from pyg_topomask import nn, transforms
 from pyg_topomask.ops.native import loader, sources
-from pyg_topomask.transforms import AddRandomWalks
 
 package = Path(pyg_topomask.__file__).parent
 assert package.is_relative_to(sys.prefix), f"another package was imported: {package}"
@@ -29,7 +28,7 @@ for name in sys.argv[1:]:  # the compiler must not be needed
 
 graph = Data(x=torch.randn(3, 8), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
 os.environ["TOPOMASK_NATIVE"] = "0"  # nothing is compiled here
-graph = AddRandomWalks(seed=0)(graph)
-assert GRFAttention(8, heads=2)(graph.x, graph=graph).isfinite().all()
+graph = transforms.AddRandomWalks(seed=0)(graph)
+assert nn.GRFAttention(8, heads=2)(graph.x, graph=graph).isfinite().all()
 listed = subprocess.run([Path(sys.prefix, "bin", "topomask"), "list"], capture_output=True, text=True, check=True)
 assert "GRF" in listed.stdout

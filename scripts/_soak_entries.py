@@ -12,11 +12,9 @@ from torch.nn import Module
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask import transforms
+from pyg_topomask import testing, transforms
 from pyg_topomask.nn import ATTENTION, MASK, GKATAttention, GPSLayer, MaskedAttention
 from pyg_topomask.nn.attention.masked import KERNELS
-from pyg_topomask.testing import examples
-from pyg_topomask.transforms import that_add
 
 CHANNELS = 8
 
@@ -203,7 +201,7 @@ def _check_near(found: Tensor, wanted: Tensor, rtol: float, what: str, share: fl
 def random_attention(draw: random.Random) -> tuple[str, Module, BaseTransform]:
     """Its name with the settings, the module in evaluation mode, and the transform that prepares graphs for it."""
     torch.manual_seed(draw.getrandbits(30))
-    attentions, masks = examples(ATTENTION), examples(MASK, [draw.choice([3, 40])])
+    attentions, masks = testing.examples(ATTENTION), testing.examples(MASK, [draw.choice([3, 40])])
     name = draw.choice([*attentions, *masks])
     settings: dict[str, Any] = {"heads": draw.choice([1, 2, 4]), "kernel": draw.choice(KERNELS)}
     if name in masks:
@@ -213,7 +211,7 @@ def random_attention(draw: random.Random) -> tuple[str, Module, BaseTransform]:
         taken = signature(build.func).parameters.keys() - build.keywords.keys()
         settings = {key: value for key, value in settings.items() if key in taken and build.func is not GKATAttention}
     attn = build(CHANNELS, **settings)
-    return f"{name} {settings}", attn.eval(), that_add(attn.requires, **SETTINGS | attn.transform_settings)
+    return f"{name} {settings}", attn.eval(), transforms.that_add(attn.requires, **SETTINGS | attn.transform_settings)
 
 
 def _refused(error: Exception, what: str) -> str:

@@ -22,9 +22,7 @@ from rich.table import Table
 from torch_geometric.data import Data
 
 import pyg_topomask
-from pyg_topomask import viz
-from pyg_topomask.datasets import DigitsDataset
-from pyg_topomask.nn import Mask
+from pyg_topomask import datasets, nn, viz
 from pyg_topomask.run import Display, RunError, run_config
 from pyg_topomask.run.output.progress import standard_output
 from pyg_topomask.run.output.report import DEVIATION, between_lines
@@ -105,7 +103,7 @@ def draw(summaries: dict[str, dict[str, Any]], out: Path) -> Path:
 
     figure = plt.figure(figsize=(11.5, 7.6), layout="constrained")
     top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1.15))
-    digit = DigitsDataset(str(out / "digits"), num_graphs=3)[2]
+    digit = datasets.DigitsDataset(str(out / "digits"), num_graphs=3)[2]
     panels = {"an image: its pixels are the nodes": digit.x, "without a mask": torch.ones(64) / 64}
     for name in (WALKS, TOEPLITZ):
         panels[name.removeprefix("attention, ")] = learned_row(Path(summaries[name]["folder"]), digit)
@@ -139,7 +137,7 @@ def learned_row(folder: Path, digit: Data) -> torch.Tensor:
     """What the first layer's mask, learned with the first seed, gives the other nodes for one node, shape ``[64]``."""
     seed = min(path.name for path in folder.iterdir() if path.name.isdecimal())
     model, transform = pyg_topomask.load(folder / seed)
-    mask = next(part for part in model.modules() if isinstance(part, Mask))
+    mask = next(part for part in model.modules() if isinstance(part, nn.Mask))
     with torch.no_grad():
         dense = mask(transform(digit)).to_dense()  # [H, 64, 64]
     return dense[..., PIXEL, :].abs().reshape(-1, 64).mean(0)

@@ -24,13 +24,10 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import from_networkx, to_undirected
 
-from pyg_topomask.nn import ATTENTION, MASK
-from pyg_topomask.operators import MaskOperator, OnesOperator
+from pyg_topomask import nn, operators, testing, transforms
 from pyg_topomask.ops.reach import mean_hops, reach
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.formats import load_dataset
-from pyg_topomask.testing import prepared
-from pyg_topomask.transforms import AddGridShape, that_add
 from pyg_topomask.viz.drawing import DIVERGING, SEQUENTIAL, STAR, draw_edges, pyplot, save_figure
 
 ROOT = Path(__file__).parents[1]
@@ -70,20 +67,20 @@ def grid_of(side: int) -> nx.Graph:
     return nx.convert_node_labels_to_integers(nx.grid_2d_graph(side, side), ordering="sorted")
 
 
-def operator_of(name: str, data: Data, **given: Any) -> MaskOperator | None:
+def operator_of(name: str, data: Data, **given: Any) -> operators.MaskOperator | None:
     """A mask on a graph; None if it is for graphs of another kind. The nodes of a grid are a sequence, row by row."""
-    cls = MASK[name]
+    cls = nn.MASK[name]
     settings = cls.examples()[0] | given
     try:
         if cls.card.graphs != "any":
-            data = AddGridShape()(data.clone())  # refuses what is neither a path nor a grid
+            data = transforms.AddGridShape()(data.clone())  # refuses what is neither a path nor a grid
     except ValueError:
         return None
     if "grid_shape" in settings:
         settings["grid_shape"] = data.grid_shape[0].tolist()
     mask = cls(**settings)
     with torch.no_grad():
-        return mask(prepared(mask, [data])[0])
+        return mask(testing.prepared(mask, [data])[0])
 
 
 FAR = {
@@ -118,13 +115,13 @@ def defaults(cls: type) -> dict[str, Any]:
 def measured_reach() -> dict[str, dict[str, list[float] | None]]:
     """Mean hops, and share within one hop, of masks with their initial parameters on each kind of graphs."""
     found: dict[str, dict[str, list[float] | None]] = {}
-    rows: dict[str, Any] = {"no mask": {}} | {name: defaults(cls) for name, cls in MASK.items()} | FAR
+    rows: dict[str, Any] = {"no mask": {}} | {name: defaults(cls) for name, cls in nn.MASK.items()} | FAR
     for kind, graphs in kinds().items():
         for row, settings in rows.items():
             shares = []
             for data in graphs:
                 bare = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
-                ones = OnesOperator(torch.zeros(bare.num_nodes, dtype=torch.long))
+                ones = operators.OnesOperator(torch.zeros(bare.num_nodes, dtype=torch.long))
                 operator = ones if row == "no mask" else operator_of(row.partition(",")[0], bare, **settings)
                 shares += [] if operator is None else [reach(operator, bare, 32, 128)]
             mean = torch.stack(shares).mean(0) if shares else None
@@ -145,7 +142,7 @@ def reach_table(found: Mapping[str, Mapping[str, Any]]) -> str:
     return markdown(["mask", *kinds, "within one hop"], rows, right=range(1, len(kinds) + 2))
 
 
-def draw(names: Iterable[str] = MASK) -> Any:
+def draw(names: Iterable[str] = nn.MASK) -> Any:
     """The picture: a row for each mask, and two panels for each graph."""
     named, masks = graphs(), list(names)
     figure, axes = pyplot().subplots(
@@ -164,7 +161,7 @@ def draw(names: Iterable[str] = MASK) -> Any:
             if operator is not None:
                 _draw_pair(*panels, operator.to_dense().detach().numpy(), data)
             elif number:
-                text = f"for {MASK[mask].card.graphs}"
+                text = f"for {nn.MASK[mask].card.graphs}"
                 panels[0].text(0.5, 0.5, text, ha="center", va="center", color="0.5", fontsize=9)
     return figure
 
@@ -200,7 +197,7 @@ def table(measured: dict[str, dict[str, float]]) -> tuple[str, str]:
     """The tables of masks, with the products that the benchmark measured."""
     head = "mask|use|graph needs|for|reach|entry M_ij|learned|time|memory|multiply-adds per column|per node|ms|speed-up"
     rows = []
-    for name, cls in MASK.items():
+    for name, cls in nn.MASK.items():
         card, label = cls.card, name.replace("_", " ")
         row = next((row for key, row in measured.items() if key.lower().startswith(label)), None)
         numbers = ("–",) * 3
@@ -213,8 +210,8 @@ def table(measured: dict[str, dict[str, float]]) -> tuple[str, str]:
 def methods() -> tuple[str, str]:
     """The tables of attentions."""
     rows = []
-    for cls in dict.fromkeys(ATTENTION.values()):
-        names = [name for name, other in ATTENTION.items() if other is cls]
+    for cls in dict.fromkeys(nn.ATTENTION.values()):
+        names = [name for name, other in nn.ATTENTION.items() if other is cls]
         link = f"[{', '.join(names)}]({names[-1].lower()}.md): `{cls.__name__}`"
         rows.append((link, *_common(cls(8, **cls.examples()[0])), cls.card.cost))
     head = "attention|use|graph needs|for|reach|what a node attends to|learned|time|memory|grows with"
@@ -223,7 +220,7 @@ def methods() -> tuple[str, str]:
 
 def _common(built: Any) -> tuple[str, ...]:
     """Cells of masks and attentions: what helps to choose, then what is computed, and powers of N."""
-    card, needs = built.card, [f"`{type(step).__name__}`" for step in that_add(built.requires).transforms]
+    card, needs = built.card, [f"`{type(step).__name__}`" for step in transforms.that_add(built.requires).transforms]
     text = lambda power: "N" if power == 1 else f"N^{power:g}"  # noqa: E731
     powers = (text(power) + (f" to {text(card.most)}" if card.most else "") for power in (card.time, card.memory))
     return card.when, ", ".join(needs) or "–", card.graphs, card.reach, card.formula, card.learns, *powers
@@ -256,8 +253,8 @@ def written() -> dict[Path, str]:
         ("masks.md", "`scripts/gallery.py --reach` measures it.\n\n", "\n\n", reach_table(reached)),
         ("methods/index.md", TABLE.format("attentions"), "\n\n", attentions),
         ("methods/index.md", COST, "\n\n", growth),
-        ("api/masks.rst", LIST, "\n\n", names(MASK)),
-        ("api/attention.rst", LIST, "\n\n", names(ATTENTION)),
+        ("api/masks.rst", LIST, "\n\n", names(nn.MASK)),
+        ("api/attention.rst", LIST, "\n\n", names(nn.ATTENTION)),
     ]
     found: dict[Path, str] = {}
     for page, begin, end, text in parts:

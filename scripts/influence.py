@@ -18,8 +18,7 @@ from matplotlib.colors import PowerNorm
 from PIL import Image
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import ATTENTION, HeatMask, HopMask
-from pyg_topomask.testing import prepared
+from pyg_topomask import nn, testing
 from pyg_topomask.viz.drawing import BAR, SEQUENTIAL, STAR, pyplot, save_figure
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +28,7 @@ NODE = 24  # the star
 STYLE: dict[str, Any] = {"cmap": SEQUENTIAL, "norm": PowerNorm(0.5, 0, 1)}
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "Masked": {"mask": HeatMask(time=2.0)},
+    "Masked": {"mask": nn.HeatMask(time=2.0)},
     "KMIP": {"k": 4},
     "Primal": {"num_samples": 8, "rank": 8},
     "Primphormer": {"num_virtual": 8, "rank": 8},
@@ -39,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Settings of layers that have not their defaults."""
 START: dict[str, dict[str, Any]] = {
     "no mask": {"name": "Linear"},
-    "hop mask: distances": {"name": "Masked", "mask": HopMask()},
+    "hop mask: distances": {"name": "Masked", "mask": nn.HopMask()},
     "GRF: random walks": {"name": "GRF"},
     "heat kernel": {"name": "Masked"},
     "k-MIP: 4 best keys": {"name": "KMIP"},
@@ -69,8 +68,8 @@ def spread_points(generator: torch.Generator) -> torch.Tensor:
 def influence(name: str, data: Data, **settings: Any) -> torch.Tensor:
     """The matrix ``[N, N]`` of the attention with this name."""
     torch.manual_seed(0)
-    layer = ATTENTION[name](CHANNELS, **SETTINGS.get(name, {}) | settings).eval()
-    (graph,) = prepared(layer, [data], num_walks=64, degree=3, num_virtual=1)
+    layer = nn.ATTENTION[name](CHANNELS, **SETTINGS.get(name, {}) | settings).eval()
+    (graph,) = testing.prepared(layer, [data], num_walks=64, degree=3, num_virtual=1)
     derivative = torch.autograd.functional.jacobian(lambda x: layer(x, graph=graph), data.x)  # [N, C, N, C]
     norms = torch.linalg.vector_norm(derivative, dim=(1, 3))
     return norms / norms.amax(dim=1, keepdim=True)
@@ -118,9 +117,9 @@ def main() -> None:
     made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     made.add_argument("--out", type=Path, default=ROOT / "docs" / "figures", help="folder of the pictures")
     out, data = made.parse_args().out, example()
-    for name in ATTENTION:
+    for name in nn.ATTENTION:
         save(draw_layer(name, data), out / f"{name.lower()}.png")
-    print(f"wrote {len(ATTENTION)} pictures and {save(draw_start(data), out / 'start.png')}")
+    print(f"wrote {len(nn.ATTENTION)} pictures and {save(draw_start(data), out / 'start.png')}")
 
 
 if __name__ == "__main__":

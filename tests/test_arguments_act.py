@@ -16,21 +16,18 @@ from torch_geometric.nn import GATConv
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import datasets, loader, nn, operators, transforms
-from pyg_topomask.nn import HEADS, CausalMask, GPSStack, HopMask, auxiliary_loss
 from pyg_topomask.nn.encoder.features import LinearEdgeEncoder, LinearNodeEncoder
 from pyg_topomask.nn.encoder.laplacian import EquivStableLapPE
 from pyg_topomask.nn.encoder.pair_bias import GraphormerBias
 from pyg_topomask.nn.encoder.structural import ElstaticSE
 from pyg_topomask.nn.graph_token import GraphToken
-from pyg_topomask.operators import DenseOperator, HeatOperator, MaskOperator
 from pyg_topomask.ops.walks.product import walk_product
-from pyg_topomask.transforms import AddHops, AddRandomWalks, that_add
 from tests.acting import another, differ
 from tests.nn.encoder_cases import encodable
 
 N, C = 16, 8
 HOMES = nn, transforms, datasets, loader, operators
-TABLES = nn.ATTENTION, nn.MASK, nn.NODE_ENCODERS, nn.EDGE_ENCODERS, nn.POSITIONAL_ENCODERS, HEADS
+TABLES = nn.ATTENTION, nn.MASK, nn.NODE_ENCODERS, nn.EDGE_ENCODERS, nn.POSITIONAL_ENCODERS, nn.HEADS
 BASES = {"Card", "Attention", "Mask", "MaskOperator"}
 """Texts, and classes whose arguments those below them pass on."""
 
@@ -40,7 +37,8 @@ EDGES = torch.cat([PATH, CHORDS, PATH.flip(0), CHORDS.flip(0)], 1)
 WEIGHT = torch.linspace(0.5, 2, EDGES.size(1) // 2).repeat(2)
 HALVES, TWO = torch.arange(N) // 8, torch.tensor([0.5, 2.0])
 MATRIX = torch.rand(N, N, generator=torch.Generator().manual_seed(0))
-ONE, OTHER = DenseOperator(MATRIX), DenseOperator(MATRIX.T + 1)
+HEAT = operators.HeatOperator(EDGES, N, 1.0, tol=0.1)
+ONE, OTHER = operators.DenseOperator(MATRIX), operators.DenseOperator(MATRIX.T + 1)
 PARENT = NODES.new_tensor([-1, *range(N - 1)])
 
 
@@ -60,7 +58,7 @@ GRAPH, LINE = graph(), graph(line=True)
 
 def walks(seed):
     """The product of two tables of walks."""
-    one = AddRandomWalks(seed=seed)(GRAPH)
+    one = transforms.AddRandomWalks(seed=seed)(GRAPH)
     parts = (one[f"walk{key}_{part}"] for key in ("", "_key") for part in ("index", "length", "load"))
     return walk_product(*parts, N, 4, torch.float32)
 
@@ -105,9 +103,9 @@ CATEGORIES = {
 WIDE = "LinearNodeEncoder", "LinearEdgeEncoder", "MLPNodeEncoder", "ElstaticSE"
 """Encoders of as many columns as they are told."""
 
-GATED = GPSStack(C, 1, conv="gatedgcn", attn="transformer")
-BIASED = GPSStack(C, 1, attn=lambda layer: nn.FullAttention(C, 2, attn_bias="attn_bias"))
-GATE = GPSStack(C, 1, conv=lambda layer: nn.GatedGCN(C, equivariant_stable=True))
+GATED = nn.GPSStack(C, 1, conv="gatedgcn", attn="transformer")
+BIASED = nn.GPSStack(C, 1, attn=lambda layer: nn.FullAttention(C, 2, attn_bias="attn_bias"))
+GATE = nn.GPSStack(C, 1, conv=lambda layer: nn.GatedGCN(C, equivariant_stable=True))
 STABLE = {"layers": GATE, "pe_encoder": EquivStableLapPE(3)}
 GIVEN = {
     "channels": C, "in_channels": C, "out_channels": 3, "num_layers": 2, "num_types": 9, "times": [1.0],
@@ -115,13 +113,13 @@ GIVEN = {
     "left": ONE, "right": OTHER, "operator": ONE, "operators": [ONE, OTHER], "batch": HALVES, "num_nodes": N,
     "edge_index": EDGES, "time": 1.0, "parent": PARENT, "length": WEIGHT[:N], "data": GRAPH, "dim": 4, "a": -0.5,
     "b": 0.1, "index": EDGES, "value": WEIGHT, "values": TWO, "coeffs": TWO, "matrix": MATRIX, "mask_heads": [1, 1],
-    "masks": [HopMask(), CausalMask()], "targets": NODES, "walks": walks(0), "heads": 2,
+    "masks": [nn.HopMask(), nn.CausalMask()], "targets": NODES, "walks": walks(0), "heads": 2,
     "modulation": torch.linspace(1, 0.2, 5), "weight": torch.linspace(0, 1, 2 * N - 1), "node_mask": HALVES > 0,
     "base": lambda width: LinearNodeEncoder(width, C), "nn": Linear(C, C), "node_encoder": LinearNodeEncoder(C, C),
-    "layers": GATED, "head": HEADS["node"](C, 3), "conv": GATConv(C, C),
+    "layers": GATED, "head": nn.HEADS["node"](C, 3), "conv": GATConv(C, C),
     **dict.fromkeys(["LowRankOperator.left", "LowRankOperator.right"], MATRIX[:, :3]),
     **dict.fromkeys(["SparseFactorOperator.left", "SparseFactorOperator.right"], (EDGES, WEIGHT)),
-    "ProductMask.left": HopMask(), "ProductMask.right": CausalMask(),
+    "ProductMask.left": nn.HopMask(), "ProductMask.right": nn.CausalMask(),
     "HopOperator.length": NODES.new_ones(EDGES.size(1)), "GraphormerBias": {"num_spatial_types": 20},
     "encoder": LinearNodeEncoder(C, C), "PartSampler.length": 9, "EpochSampler.length": 9,
     "PartSampler.seed": 0, "EpochSampler.seed": 0,
@@ -134,8 +132,8 @@ GIVEN = {
 """Values of arguments without a default, of all classes or of one, and what a class is always given."""
 
 RANDOM = {"kernel": "softmax_rf"}
-HOPS = {"transform": AddHops(1), "attn": lambda layer: nn.MaskedAttention(C, mask=HopMask())}
-HOPS_TOO = {"transform": AddHops(1), "attn_type": nn.MaskedAttention(C, mask=HopMask())}
+HOPS = {"transform": transforms.AddHops(1), "attn": lambda layer: nn.MaskedAttention(C, mask=nn.HopMask())}
+HOPS_TOO = {"transform": transforms.AddHops(1), "attn_type": nn.MaskedAttention(C, mask=nn.HopMask())}
 ANOTHER = {
     "seed": 1, "name": "other", "pool": "max", "act": "tanh", "norm": "layer_norm", "num_random": 1, "kernel": "elu1",
     "negative_slope": 0.5, "diagonal": "corrected", "initial": "geometric", "stitch": 2, "path": "pairwise",
@@ -144,22 +142,22 @@ ANOTHER = {
     "function": "distance", "times": [2.0], "steps": [3, 4], "length": "edge_weight", "laplacian_norm": None,
     "eigvec_norm": "L1", "scheme": "antithetic", "transition": "transition", "lengths": "uniform",
     "num_spatial_types": 3, "num_nodes": 20, "motif": "grid", "task": "tree", "force": "repulsion",
-    "transform": AddHops(), "clusters": torch.arange(N) // 4, "targets": NODES[:3], "data": LINE,
+    "transform": transforms.AddHops(), "clusters": torch.arange(N) // 4, "targets": NODES[:3], "data": LINE,
     "operators": [OTHER, ONE], "operator": OTHER, "batch": HALVES * 0, "matrix": MATRIX.T, "left": OTHER, "right": ONE,
     "parent": NODES.new_tensor([*range(1, N), -1]), "walks": walks(1), "modulation": TWO.repeat(3)[:5],
     "edge_index": LINE.edge_index, "edge_weight": WEIGHT, "index": 3 * EDGES % N, "value": 2 * WEIGHT,
     "values": 2 * TWO, "node_mask": HALVES < 1, "weight": torch.linspace(1, 0, 2 * N - 1), "model": "MLP",
     "raw_norm": "batch_norm", "sizes": (3, 3), "attribute": "x", "conv": "gat", "attn": "linear", "attn_type": "linear",
-    "node_encoder": LinearNodeEncoder(C, C, 0.5), "head": HEADS["node"](C, 2), "nn": Linear(C, C, False),
-    "norm_out": LayerNorm(C), "edge_dim": C, "GPSNetwork.layers": GPSStack(C, 2, conv="gatedgcn"),
+    "node_encoder": LinearNodeEncoder(C, C, 0.5), "head": nn.HEADS["node"](C, 2), "nn": Linear(C, C, False),
+    "norm_out": LayerNorm(C), "edge_dim": C, "GPSNetwork.layers": nn.GPSStack(C, 2, conv="gatedgcn"),
     "GPSNetwork.edge_encoder": LinearEdgeEncoder(C, C, 0.5), "GPSNetwork.pe_encoder": (STABLE, EquivStableLapPE(4)),
     "GPSNetwork.bias_encoder": ({"layers": BIASED}, GraphormerBias(2, 9)), "GPSNetwork.graph_token": GraphToken(C),
     "GPSNetwork.pool_token": ({"graph_token": GraphToken(C)}, True),
     **dict.fromkeys(["ComposedNodeEncoder.base"], lambda width: LinearNodeEncoder(width, C, 0.5)),
     "ComposedNodeEncoder.positional": [ElstaticSE(3, 8)],
     "ComposedNodeEncoder.added": [lambda width: LinearNodeEncoder(width, C, 0.5)],
-    "GPSConv.channels": ({"conv": None}, 16), "GPSModel.transform": (HOPS, AddHops(2)),
-    "GPSConv.transform": (HOPS_TOO, AddHops(2)), "GPSConv.conv": GATConv(C, C, bias=False),
+    "GPSConv.channels": ({"conv": None}, 16), "GPSModel.transform": (HOPS, transforms.AddHops(2)),
+    "GPSConv.transform": (HOPS_TOO, transforms.AddHops(2)), "GPSConv.conv": GATConv(C, C, bias=False),
     "attn_kwargs": {"dropout": 0.5}, "act_kwargs": ({"act": "leaky_relu"}, {"negative_slope": 0.5}),
     "norm_kwargs": {"eps": 0.5}, "GKATConv.concat": ({"heads": 2}, False),
     "GPSModel.edge_dim": ({"conv": "gatedgcn", "edge_dim": C}, 6), "BigBirdAttention.block_size": 2,
@@ -169,11 +167,11 @@ ANOTHER = {
     "PrimalAttention.rank": 5, "longest": 3.0, "GRFOperator.key_modulation": TWO.repeat(3)[:5],
     "PrimphormerAttention.rank": 5, "MaskedAttention.normalizer": ({"mask": nn.PowerSeriesMask()}, "signed"),
     "TreeDistanceOperator.parent": PARENT.clamp(max=0), "TreeDistanceOperator.method": "histogram",
-    "MaskedAttention.seed": (RANDOM, 1), "KMIPAttention.head_agg": "none", "MaskedAttention.mask": HopMask(),
-    "MaskedAttention.mask_heads": ({"heads": 4, "mask": [None, HopMask()]}, [1, 3]),
+    "MaskedAttention.seed": (RANDOM, 1), "KMIPAttention.head_agg": "none", "MaskedAttention.mask": nn.HopMask(),
+    "MaskedAttention.mask_heads": ({"heads": 4, "mask": [None, nn.HopMask()]}, [1, 3]),
     "RWGNKMask.heads": ({"learnable": True}, 2), "GPSStack.conv": "gat", "AddShortestPathBias.paths": True,
-    "EdgeHead.decoding": "concat", "HeadMasks.masks": [CausalMask(), HopMask()], "HeadMasks.mask_heads": [2, 1],
-    "MixtureMask.masks": [HopMask()], "ProductMask.left": CausalMask(), "ProductMask.right": HopMask(),
+    "EdgeHead.decoding": "concat", "HeadMasks.masks": [nn.CausalMask(), nn.HopMask()], "HeadMasks.mask_heads": [2, 1],
+    "MixtureMask.masks": [nn.HopMask()], "ProductMask.left": nn.CausalMask(), "ProductMask.right": nn.HopMask(),
     "TreeMask.max_hops": 3, "LowRankMask.encoding": "convolutional", "AddExpanderEdges.algorithm": "Random-d",
     "AddExpanderEdges.max_iters": ({"degree": 2, "algorithm": "Random-d", "seed": 2}, 1),
     "DigitsDataset.seed": ({"side": 12}, 1), "AddHops.width": ({"length": "edge_weight"}, 2.0),
@@ -181,7 +179,7 @@ ANOTHER = {
     "AddTreeOrder.method": ({"length": "edge_weight"}, "minimum"), "AddTreeOrder.length": "edge_weight",
     "BorderedOperator.num_graphs": 3, "DiagonalScaledOperator.left": WEIGHT[:N],
     "DiagonalScaledOperator.right": WEIGHT[:N],
-    "DiagonalScaledOperator.batch": ({"operator": HeatOperator(EDGES, N, 1.0, tol=0.1), "right": WEIGHT[:N]}, HALVES),
+    "DiagonalScaledOperator.batch": ({"operator": HEAT, "right": WEIGHT[:N]}, HALVES),
     "ForestExpOperator.length": 2 * WEIGHT[:N], "HeadStackOperator.counts": [1, 2],
     "HopOperator.length": NODES.new_zeros(EDGES.size(1)), "PowerSeriesOperator.coeffs": 2 * TWO,
     **dict.fromkeys(["LowRankOperator.left", "LowRankOperator.right"], MATRIX[:, 3:6]), "LowRankOperator.batch": HALVES,
@@ -207,7 +205,7 @@ def numbers(name, given, fill):
     """What an object gives: outputs, and the gradients that are not zero, in training and in evaluation."""
     torch.manual_seed(0)
     made, data = CLASSES[name](**copy.deepcopy(given)), LINE if "grid_shape" in given or "Grid" in name else GRAPH
-    if isinstance(made, MaskOperator):
+    if isinstance(made, operators.MaskOperator):
         x = torch.linspace(0, 1, made.num_nodes)[:, None].expand(-1, made.heads or 1)[..., None]
         return [made.to_dense(), made @ x, torch.as_tensor(made.error)]
     if name in CATEGORIES:
@@ -223,7 +221,7 @@ def numbers(name, given, fill):
         value.data.normal_(0.1, 0.4, generator=torch.Generator().manual_seed(zlib.crc32(key.encode())))
     own = {key: given[key] for key in ("max_length", "name") if key in given} | getattr(made, "transform_settings", {})
     steps, seed = range(1, 1 + given.get("in_channels", 4)), len(given.get("name", ""))
-    adding = that_add(getattr(made, "requires", ()), steps=steps, times=steps, seed=seed, **own)
+    adding = transforms.that_add(getattr(made, "requires", ()), steps=steps, times=steps, seed=seed, **own)
     batch = Batch.from_data_list([adding(copy.copy(data)), adding(copy.copy(data))])
     for key, value in batch.to_dict().items():
         if key.startswith("other") and value.is_floating_point():  # attributes of another name are others
@@ -251,8 +249,8 @@ def called(module, given, batch):
     if given.get("transform"):
         del offered["graph"]
     out = module(**{key: value for key, value in offered.items() if key in taken})
-    out = [out.to_dense()] if isinstance(out, MaskOperator) else [*out] if isinstance(out, tuple) else [out]
-    loss = sum(part.sin().sum() for part in out) + auxiliary_loss(module)
+    out = [out.to_dense()] if isinstance(out, operators.MaskOperator) else [*out] if isinstance(out, tuple) else [out]
+    loss = sum(part.sin().sum() for part in out) + nn.auxiliary_loss(module)
     grads = torch.autograd.grad(loss, [x, *module.parameters()], allow_unused=True) if loss.requires_grad else []
     return [*out, loss, *(grad for grad in grads if grad is not None and grad.abs().max() > 1e-5)]
 

@@ -11,9 +11,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.datasets import FakeDataset
 
-from pyg_topomask.datasets import DigitsDataset
-from pyg_topomask.nn import ATTENTION, MASK
-from pyg_topomask.testing import AttentionCase, OperatorCase
+from pyg_topomask import datasets, nn, testing
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
@@ -130,7 +128,7 @@ def test_a_program_does_what_it_says(run, monkeypatch, name):
     pytest.importorskip({"images": "sklearn", "sweep": "optuna"}.get(name, "torch"))
     monkeypatch.setattr("torch_geometric.datasets.TUDataset", _FakeMolecules)
     monkeypatch.setattr("torch_geometric.datasets.Planetoid", _fake_cora)
-    monkeypatch.setattr("pyg_topomask.datasets.DigitsDataset", partial(DigitsDataset, num_graphs=24))
+    monkeypatch.setattr("pyg_topomask.datasets.DigitsDataset", partial(datasets.DigitsDataset, num_graphs=24))
     check, *replaced = CHECKS[name]
     assert check(run(name, *replaced))
 
@@ -146,7 +144,7 @@ def own_module(run, registries):
     return run("own_module")
 
 
-class TestMeanAttention(AttentionCase):
+class TestMeanAttention(testing.AttentionCase):
     @pytest.fixture(autouse=True)
     def _own(self, own_module):
         self.own = own_module
@@ -161,7 +159,7 @@ class TestMeanAttention(AttentionCase):
         super().test_copies_pickles_and_state_dicts_are_the_same()
 
 
-class TestDecayMask(OperatorCase):
+class TestDecayMask(testing.OperatorCase):
     @pytest.fixture(autouse=True)
     def _own(self, own_module):
         self.own = own_module
@@ -175,11 +173,11 @@ class TestDecayMask(OperatorCase):
 
 
 def test_own_module(own_module):
-    assert ATTENTION["OwnMean"] is own_module["MeanAttention"]
+    assert nn.ATTENTION["OwnMean"] is own_module["MeanAttention"]
     graph = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)  # without features
-    assert MASK["own_decay"](0.25)(graph).to_dense().tolist() == [[1, 0.25], [0.25, 1]]
+    assert nn.MASK["own_decay"](0.25)(graph).to_dense().tolist() == [[1, 0.25], [0.25, 1]]
     x = torch.randn(5, 4)
-    attn = ATTENTION["OwnMean"](4)
+    attn = nn.ATTENTION["OwnMean"](4)
     torch.testing.assert_close(attn(x), attn.out(x.mean(0)).expand(5, -1))
 
 

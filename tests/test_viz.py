@@ -9,10 +9,7 @@ import torch
 from PIL import Image
 from torch_geometric.data import Data
 
-from pyg_topomask import viz
-from pyg_topomask.nn import HopMask, MaskedAttention
-from pyg_topomask.operators import DenseOperator, OnesOperator
-from pyg_topomask.transforms import AddHops
+from pyg_topomask import nn, operators, transforms, viz
 from pyg_topomask.viz.drawing import _layout
 from pyg_topomask.viz.mask import DIVERGING
 
@@ -29,7 +26,7 @@ def _close():
 
 
 def test_mask_picture_shows_the_matrix_and_one_row():
-    figure = viz.plot_mask(DenseOperator(MASK.requires_grad_()), EDGES, title="learned", node=2)
+    figure = viz.plot_mask(operators.DenseOperator(MASK.requires_grad_()), EDGES, title="learned", node=2)
     matrix, graph = figure.axes[:2]
     np.testing.assert_array_equal(matrix.images[0].get_array(), MASK.detach())
     assert matrix.images[0].get_clim() == (0, 9)
@@ -61,11 +58,11 @@ def test_negative_weights_get_a_symmetric_scale_and_heads_are_chosen():
 
 def test_modules_and_weights_of_attention_are_drawn_with_their_graph():
     torch.manual_seed(0)
-    graph = AddHops()(Data(torch.randn(5, 8), EDGES, num_nodes=5))  # the last node is alone
-    mask = HopMask(heads=2)
+    graph = transforms.AddHops()(Data(torch.randn(5, 8), EDGES, num_nodes=5))  # the last node is alone
+    mask = nn.HopMask(heads=2)
     drawn = viz.plot_mask(mask, graph, head=1).axes[0].images[0].get_array()
     np.testing.assert_allclose(drawn, mask(graph).to_dense()[1].detach())
-    attn = MaskedAttention(8, heads=2, kernel="elu1", mask=mask)
+    attn = nn.MaskedAttention(8, heads=2, kernel="elu1", mask=mask)
     _, (pairs, weights) = attn(graph.x, graph=graph, return_attention_weights=True)
     figure = viz.plot_mask((pairs, weights), graph, head=1)
     drawn = figure.axes[0].images[0].get_array()
@@ -79,15 +76,15 @@ def test_modules_and_weights_of_attention_are_drawn_with_their_graph():
 
 def test_a_notebook_shows_an_operator_as_a_picture_of_each_head():
     matrix = torch.tensor([[4.0, -1.0], [0.0, 0.25]])
-    shown = DenseOperator(torch.stack([matrix, -matrix / 2]).requires_grad_())._repr_html_()
+    shown = operators.DenseOperator(torch.stack([matrix, -matrix / 2]).requires_grad_())._repr_html_()
     assert shown.startswith("<code>DenseOperator(num_nodes=2, heads=2)</code>, largest entry 4 ")
     pictures = [base64.b64decode(found) for found in re.findall(r'src="data:image/png;base64,(.+?)"', shown)]
     first, second = (np.array(Image.open(io.BytesIO(picture))).tolist() for picture in pictures)
     blue, white = [0, 76, 255], [255, 255, 255]  # the darkest; nothing
     assert first == [[blue, [255, 165, 127]], [white, [191, 210, 255]]]  # levels 1, −1/2, 0, 1/4 by square roots
     assert second[0][0][0] == 255 > second[0][0][2]  # negative: red
-    assert DenseOperator(torch.zeros(3, 3))._repr_html_().count("<img") == 1
-    assert OnesOperator(torch.zeros(100_000, dtype=torch.long))._repr_html_().count("<img") == 0
+    assert operators.DenseOperator(torch.zeros(3, 3))._repr_html_().count("<img") == 1
+    assert operators.OnesOperator(torch.zeros(100_000, dtype=torch.long))._repr_html_().count("<img") == 0
 
 
 def test_given_axes_are_used():

@@ -25,9 +25,8 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINEConv, GPSConv
 from torch_geometric.utils import to_dense_batch, to_undirected
 
-from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, auxiliary_loss
+from pyg_topomask import nn, transforms
 from pyg_topomask.run.process_memory import peak_mib
-from pyg_topomask.transforms import that_add
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def make_batch(name: str, requires: tuple[str, ...]) -> tuple[Batch, bool]:
         graphs = [random_graph(int(n), load.mean_edges * n / load.mean_nodes, rng) for n in sizes(load, rng)]
     walks = {"num_walks": 16, "max_length": 3, "halt_prob": 0.5}
     independent = "walk_key_index" in requires  # a second table is not read by all
-    transform = that_add(requires, seed=0, degree=5, num_virtual=1, independent=independent, **walks)
+    transform = transforms.that_add(requires, seed=0, degree=5, num_virtual=1, independent=independent, **walks)
     return Batch.from_data_list([transform(graph) for graph in graphs]), real
 
 
@@ -104,7 +103,7 @@ def gine(channels: int) -> GINEConv:
     return GINEConv(Sequential(Linear(channels, channels), ReLU(), Linear(channels, channels)))
 
 
-CONVS: dict[str, Callable[[int], Module]] = {"GINE": gine, "GatedGCN": GatedGCN}
+CONVS: dict[str, Callable[[int], Module]] = {"GINE": gine, "GatedGCN": nn.GatedGCN}
 
 
 class PyGStack(Module):
@@ -124,7 +123,7 @@ class PyGStack(Module):
 
 def attention_of(name: str, load: Workload, layer: int) -> Module:
     """An attention of the library, equal for each layer."""
-    return ATTENTION[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
+    return nn.ATTENTION[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
 
 
 def build(
@@ -148,7 +147,7 @@ def build(
 
     width, build_conv = load.channels, CONVS[conv]
     attention = None if name == "none" else partial(attention_of, name, load)
-    stack = GPSModel(width, width, width, load.layers, lambda _: build_conv(width), attention, edge_dim=width)
+    stack = nn.GPSModel(width, width, width, load.layers, lambda _: build_conv(width), attention, edge_dim=width)
     if attention is None:
         return stack, None, ()
     attn = attention(0)
@@ -166,7 +165,7 @@ def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[
 
     def step() -> None:
         out = stack(x, batch.edge_index, batch.batch, batch, edge_attr)
-        (out.sum() + auxiliary_loss(stack)).backward()
+        (out.sum() + nn.auxiliary_loss(stack)).backward()
 
     def attend() -> None:
         attention(x, batch).sum().backward()
@@ -184,7 +183,7 @@ def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[
 def rows(workload: str, repeats: int) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """For each attention its figures on a workload, measured in a new process, or the reason why there are none."""
     largest = WORKLOADS[workload].nodes_range[1]
-    for name in ("none", *PYG, *ATTENTION):
+    for name in ("none", *PYG, *nn.ATTENTION):
         if name in QUADRATIC and largest > LARGEST_QUADRATIC:
             yield name, f"not run: quadratic, and one graph has {largest:,} nodes"
             continue

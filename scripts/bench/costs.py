@@ -21,8 +21,7 @@ from scipy.optimize import least_squares
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import GRFMask, HeatMask, PowerSeriesMask, RWGNKMask, TreeMask
-from pyg_topomask.operators import DenseOperator, LowRankOperator, MaskOperator, ToeplitzOperator
+from pyg_topomask import nn, operators
 from pyg_topomask.ops.attention import costs
 from pyg_topomask.ops.attention.choice import ENGINES
 from pyg_topomask.ops.attention.kernels import Kernel
@@ -80,15 +79,15 @@ def graphs(sizes: list[int] | str) -> Batch:
     return Batch.from_data_list(data)
 
 
-def masks(batch: Batch, heads: int) -> Iterator[tuple[str, Callable[[], MaskOperator | None]]]:
+def masks(batch: Batch, heads: int) -> Iterator[tuple[str, Callable[[], operators.MaskOperator | None]]]:
     """Masks by name; a call builds what a layer would build."""
     modules = {
-        "grf": GRFMask(heads),
-        "rwgnk": RWGNKMask(),
-        "rwgnk, learned": RWGNKMask(heads, learnable=True),
-        "heat": HeatMask(heads),
-        "power series": PowerSeriesMask(heads),
-        "tree": TreeMask(heads),
+        "grf": nn.GRFMask(heads),
+        "rwgnk": nn.RWGNKMask(),
+        "rwgnk, learned": nn.RWGNKMask(heads, learnable=True),
+        "heat": nn.HeatMask(heads),
+        "power series": nn.PowerSeriesMask(heads),
+        "tree": nn.TreeMask(heads),
     }
     yield "none", lambda: None
     for name, module in modules.items():
@@ -99,10 +98,10 @@ def masks(batch: Batch, heads: int) -> Iterator[tuple[str, Callable[[], MaskOper
     sizes, device = batch.ptr.diff().tolist(), batch.edge_index.device
     if len(set(sizes)) == 1:
         weight = torch.rand(2 * sizes[0] - 1, device=device, requires_grad=True)
-        yield "toeplitz", lambda: ToeplitzOperator(weight, (sizes[0],), len(sizes))
+        yield "toeplitz", lambda: operators.ToeplitzOperator(weight, (sizes[0],), len(sizes))
     if batch.num_nodes <= 2000:
         matrix = torch.rand(batch.num_nodes, batch.num_nodes, device=device)
-        yield "dense", lambda: DenseOperator(matrix)
+        yield "dense", lambda: operators.DenseOperator(matrix)
 
 
 def seconds(call: Callable[[], Any], device: str) -> float:
@@ -197,10 +196,10 @@ def check(device: str) -> None:
             weight = torch.rand(heads, *(2 * side - 1 for side in grid), device=device, requires_grad=True)
             factor = torch.rand(heads, batch.num_nodes, 8, device=device, requires_grad=True)
             found: dict[str, Callable[[], Any]] = {
-                "toeplitz": lambda w=weight: ToeplitzOperator(w, grid, len(sizes)),  # noqa: B023
+                "toeplitz": lambda w=weight: operators.ToeplitzOperator(w, grid, len(sizes)),  # noqa: B023
             }
             if not grid:
-                found = {"low rank": lambda x=factor: LowRankOperator(x, x, batch.batch)}  # noqa: B023
+                found = {"low rank": lambda x=factor: operators.LowRankOperator(x, x, batch.batch)}  # noqa: B023
                 found |= {name: m for name, m in masks(batch, heads) if name in ("heat", "power series", "tree")}
             for name, build in found.items():
                 rows = [{"problem": 0} | row for row in engines("linear", q, k, v, build, batch.batch, device)]

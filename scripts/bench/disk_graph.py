@@ -25,12 +25,10 @@ import _measure as bench
 import torch
 from torch import Tensor
 
-from pyg_topomask.data import DiskGraph, save_edges
+from pyg_topomask import data, loader, transforms
 from pyg_topomask.data.disk import node_blocks
 from pyg_topomask.data.graph_parts import GraphParts
 from pyg_topomask.data.walk_shards import SHARD, prepare_shards, write_shard, write_shards
-from pyg_topomask.loader import WalkNeighborLoader
-from pyg_topomask.transforms import AddRandomWalks
 
 COMMUNITY, FEATURES, STARTS, REPEATS = 1_000, 16, 2**14, 7
 FORM = "{seconds:.3g} s, {own:,.0f} + {mapped:,.0f} MiB"
@@ -52,18 +50,18 @@ def make(folder: Path, num_nodes: int, *_: int) -> Iterator[None]:
     draw = torch.Generator().manual_seed(1)
     features = (torch.randn(nodes.numel(), FEATURES, generator=draw) for nodes in node_blocks(num_nodes, 2**20))
     classes = (nodes // COMMUNITY % 10 for nodes in node_blocks(num_nodes, 2**20))
-    yield save_edges(folder, edges(num_nodes), num_nodes, {"x": features, "y": classes}, undirected=True)
+    yield data.save_edges(folder, edges(num_nodes), num_nodes, {"x": features, "y": classes}, undirected=True)
 
 
 def prepare_walks(folder: Path, num_nodes: int, *_: int) -> Iterator[None]:
     """The passes over all edges before the first shard."""
     shards = {"shards": num_nodes // STARTS}
-    yield prepare_shards(folder.with_name("walks"), DiskGraph(folder), AddRandomWalks(seed=0), shards)
+    yield prepare_shards(folder.with_name("walks"), data.DiskGraph(folder), transforms.AddRandomWalks(seed=0), shards)
 
 
 def part(folder: Path, num_nodes: int, count: int) -> Iterator[Any]:
     """Parts of 16 of the communities."""
-    draw, parts = torch.Generator().manual_seed(0), GraphParts(DiskGraph(folder), 1, 0)
+    draw, parts = torch.Generator().manual_seed(0), GraphParts(data.DiskGraph(folder), 1, 0)
     for chosen in torch.randint(num_nodes // COMMUNITY, (count, 16), generator=draw):
         yield parts.source.subgraph((chosen[:, None] * COMMUNITY + torch.arange(COMMUNITY)).flatten().unique())
 
@@ -71,7 +69,7 @@ def part(folder: Path, num_nodes: int, count: int) -> Iterator[Any]:
 def neighborhoods(folder: Path, num_nodes: int, count: int) -> Iterator[Any]:
     """Batches of 256 targets."""
     targets = torch.randint(num_nodes, (256 * count,), generator=torch.Generator().manual_seed(0))
-    return iter(WalkNeighborLoader(DiskGraph(folder), targets, transform=AddRandomWalks(seed=0)))
+    return iter(loader.WalkNeighborLoader(data.DiskGraph(folder), targets, transform=transforms.AddRandomWalks(seed=0)))
 
 
 def shard(folder: Path, num_nodes: int, count: int, shards: int | None = None) -> Iterator[None]:
@@ -151,7 +149,7 @@ def main() -> None:
             row = report["rows"].setdefault(str(num_nodes), {})
             for work in options.works:
                 row[work] = bench.in_fresh_process(measure, work, folder, num_nodes, options.batches)
-                row["edges"] = DiskGraph(folder).num_edges
+                row["edges"] = data.DiskGraph(folder).num_edges
                 bench.save_json(path, report)
             if options.engines and "engines" not in report:
                 report["engines"] = engines(folder.with_name("walks"), num_nodes, options.engines)

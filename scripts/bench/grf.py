@@ -24,9 +24,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import GRFMask
-from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask import nn, ops, transforms
 
 WIDTH = 16
 MAX_LENGTH = 4
@@ -43,23 +41,23 @@ def knn_sphere(num_nodes: int) -> Data:
     return Data(edge_index=torch.unique(edges, dim=1), num_nodes=num_nodes)
 
 
-def inputs(num_nodes: int) -> tuple[Data, GRFMask, list[Tensor]]:
+def inputs(num_nodes: int) -> tuple[Data, nn.GRFMask, list[Tensor]]:
     """A graph with walks, a mask, and q, k (after ReLU), v and the gradient of the output."""
     torch.manual_seed(0)
-    graph = AddRandomWalks(16, MAX_LENGTH, 0.5, seed=0)(knn_sphere(num_nodes))
+    graph = transforms.AddRandomWalks(16, MAX_LENGTH, 0.5, seed=0)(knn_sphere(num_nodes))
     q, k = (torch.randn(num_nodes, 1, WIDTH).relu().requires_grad_() for _ in range(2))
     v = torch.randn(num_nodes, 1, WIDTH, requires_grad=True)
-    return graph, GRFMask(max_length=MAX_LENGTH), [q, k, v, torch.randn(num_nodes, 1, WIDTH)]
+    return graph, nn.GRFMask(max_length=MAX_LENGTH), [q, k, v, torch.randn(num_nodes, 1, WIDTH)]
 
 
-def step(tensors: list[Tensor], mask: GRFMask | None, graph: Data, path: str = "auto") -> list[Tensor]:
+def step(tensors: list[Tensor], mask: nn.GRFMask | None, graph: Data, path: str = "auto") -> list[Tensor]:
     """One forward and backward pass of the library."""
     *leaves, grad = tensors
-    out = masked_linear_attention(*leaves, None if mask is None else mask(graph), path=path)
+    out = ops.masked_linear_attention(*leaves, None if mask is None else mask(graph), path=path)
     return list(torch.autograd.grad(out, [*leaves, *([] if mask is None else [mask.modulation])], grad))
 
 
-def step_raw_table(tensors: list[Tensor], mask: GRFMask, graph: Data) -> list[Tensor]:
+def step_raw_table(tensors: list[Tensor], mask: nn.GRFMask, graph: Data) -> list[Tensor]:
     """One pass with gathers and scatters over the walk table as sampled, with a row of m(d + 1) numbers per entry."""
     q, k, v, grad = tensors
 

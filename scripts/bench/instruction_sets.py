@@ -19,9 +19,7 @@ from operators import grid_edges, random_parent
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask import operators
-from pyg_topomask.nn import GRFMask, RWGNKMask
-from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, sample_walks, topk_inner_product
+from pyg_topomask import nn, operators, ops, transforms
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.ops.hops import hop_pairs
@@ -29,7 +27,6 @@ from pyg_topomask.ops.native import loader, sources
 from pyg_topomask.ops.primal import primal_map
 from pyg_topomask.ops.products.factors import sparse_product
 from pyg_topomask.ops.sparse import Pattern
-from pyg_topomask.transforms import AddRandomWalks
 
 SETS = ("avx512", "avx2", "plain")
 """Sets of instructions, widest first; a CPU has all from some place on."""
@@ -45,15 +42,15 @@ def kernels(size: int) -> dict[tuple[str, str], Callable[[], Any]]:
     q, k, v = (draw(size, 4, 16) for _ in range(3))
     x, one = draw(size, 64), [y[:, :1] for y in (q, k, v)]
     edges, parent, batch = grid_edges(size), random_parent(size), torch.arange(size) // 64
-    graph = AddRandomWalks(seed=0)(Data(edge_index=edges, num_nodes=size))
+    graph = transforms.AddRandomWalks(seed=0)(Data(edge_index=edges, num_nodes=size))
     time, coeffs, hops, line = draw(1)[0], draw(5), draw(17), draw(127)
     few = [torch.randn(size, 1, 16) for _ in range(2)]
     degree = torch.bincount(edges[0], minlength=size).rsqrt()
     weight = degree[edges[0]] * degree[edges[1]]
     pattern, entries = Pattern.merge(*edges, size, size)[0], torch.rand(edges.size(1))
     matrix, bonds = (draw(8, 16, 31), draw(2, 30, 16)), draw(edges.size(1), 16)
-    linear, softmax = (partial(f, q, k, v) for f in (masked_linear_attention, masked_softmax_attention))
-    sliced = partial(masked_linear_attention, *one, path="factored")
+    linear, softmax = (partial(f, q, k, v) for f in (ops.masked_linear_attention, ops.masked_softmax_attention))
+    sliced = partial(ops.masked_linear_attention, *one, path="factored")
     return {
         ("blocks", "Toeplitz"): lambda: linear(
             operators.ToeplitzOperator(line, (64,), size // 64), batch, path="blocks"
@@ -74,12 +71,12 @@ def kernels(size: int) -> dict[tuple[str, str], Callable[[], Any]]:
         ("polynomial", "power series"): lambda: sliced(operators.PowerSeriesOperator(edges, size, coeffs, weight)),
         ("primal", "primal map"): lambda: primal_map(q.repeat(1, 2, 1), x[:, :30], *matrix)[0],
         ("sparse", "square of the adjacency"): lambda: sparse_product(pattern, entries, pattern, entries),
-        ("topk", "Gaussian, k = 10"): lambda: topk_inner_product(*few, 10),
-        ("walks", "walks"): lambda: sample_walks(edges, size, num_walks=16, max_length=4, halt_prob=0.5).load,
+        ("topk", "Gaussian, k = 10"): lambda: ops.topk_inner_product(*few, 10),
+        ("walks", "walks"): lambda: ops.sample_walks(edges, size, num_walks=16, max_length=4, halt_prob=0.5).load,
     }
 
 
-mask, walked = GRFMask(), RWGNKMask()
+mask, walked = nn.GRFMask(), nn.RWGNKMask()
 
 
 def libraries(instructions: str) -> dict[str, Any]:

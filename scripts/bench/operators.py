@@ -29,10 +29,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import grid as grid_graph
 
-from pyg_topomask import operators
-from pyg_topomask.nn import GRFMask, MaskedAttention, RWGNKMask
+from pyg_topomask import nn, operators, transforms
 from pyg_topomask.ops.sparse import Pattern, spmm
-from pyg_topomask.transforms import AddRandomWalks
 
 COLUMNS = 64
 
@@ -61,7 +59,7 @@ def toeplitz(*shape: int) -> operators.MaskOperator:
 
 def walks(mask: torch.nn.Module, independent: bool, num_nodes: int) -> operators.MaskOperator:
     graph = Data(edge_index=grid_edges(num_nodes), num_nodes=num_nodes)
-    return mask(AddRandomWalks(seed=0, independent=independent)(graph))
+    return mask(transforms.AddRandomWalks(seed=0, independent=independent)(graph))
 
 
 BUILD: dict[str, Callable[[int], operators.MaskOperator]] = {
@@ -79,8 +77,8 @@ BUILD: dict[str, Callable[[int], operators.MaskOperator]] = {
     "heat, tol 1e-4": lambda n: operators.HeatOperator(grid_edges(n), n, 1.0, tol=1e-4),
     "power series, 4 hops": lambda n: operators.PowerSeriesOperator(grid_edges(n), n, torch.rand(5)),
     "low rank, 16": lambda n: operators.LowRankOperator(torch.rand(n, 16), torch.rand(n, 16)),
-    "GRF, 16 walks": lambda n: walks(GRFMask(), True, n),
-    "RWGNK, 16 walks": lambda n: walks(RWGNKMask(), False, n),
+    "GRF, 16 walks": lambda n: walks(nn.GRFMask(), True, n),
+    "RWGNK, 16 walks": lambda n: walks(nn.RWGNKMask(), False, n),
 }
 
 
@@ -195,7 +193,7 @@ def equal_graphs(repeats: int) -> dict[str, float]:
         "grid heat per head": lambda: operators.GridHeatOperator((8, 8), times, 32),
         "hypercube heat": lambda: operators.HypercubeHeatOperator(6, times[0], 32),
     }
-    layers = {name: MaskedAttention(64, 4, mask=None if m is None else OneMask(m)) for name, m in masks.items()}
+    layers = {name: nn.MaskedAttention(64, 4, mask=None if m is None else OneMask(m)) for name, m in masks.items()}
     steps = {name: lambda a=layer: a(x, batch, graph).sum().backward() for name, layer in layers.items()}
     medians = in_turns(steps, 10 * repeats)
     result = {name: value / medians["unmasked"] for name, value in medians.items()}

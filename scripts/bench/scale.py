@@ -21,22 +21,21 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import ATTENTION, MASK, MaskedAttention
+from pyg_topomask import nn, testing
 from pyg_topomask.run.process_memory import peak_mib
-from pyg_topomask.testing import prepared
 
 CHANNELS, HEADS, SLACK, FITTED = 32, 4, 0.15, 4
 
 
-CARDS = {name: cls.card for name, cls in ATTENTION.items() if name != "Masked"}  # which is Linear without a mask
-CARDS |= {name: cls.card for name, cls in MASK.items() if cls.card.graphs != "grids"}  # a ring is none
+CARDS = {name: cls.card for name, cls in nn.ATTENTION.items() if name != "Masked"}  # which is Linear without a mask
+CARDS |= {name: cls.card for name, cls in nn.MASK.items() if cls.card.graphs != "grids"}  # a ring is none
 
 
 def build(name: str) -> Module:
     """An attention, or linear attention under a mask, with the settings of the first example."""
-    if name in ATTENTION:
-        return ATTENTION[name](CHANNELS, **{"heads": HEADS, **ATTENTION[name].examples()[0]})
-    return MaskedAttention(CHANNELS, heads=HEADS, mask=MASK[name](**MASK[name].examples()[0]))
+    if name in nn.ATTENTION:
+        return nn.ATTENTION[name](CHANNELS, **{"heads": HEADS, **nn.ATTENTION[name].examples()[0]})
+    return nn.MaskedAttention(CHANNELS, heads=HEADS, mask=nn.MASK[name](**nn.MASK[name].examples()[0]))
 
 
 def prepare(attn: Module, num_nodes: int) -> Data:
@@ -44,7 +43,7 @@ def prepare(attn: Module, num_nodes: int) -> Data:
     node = torch.arange(num_nodes)
     one_way = torch.cat([torch.stack([node, (node + step) % num_nodes]) for step in (1, 2)], dim=1)
     ring = Data(edge_index=torch.cat([one_way, one_way.flip(0)], dim=1), num_nodes=num_nodes)
-    return prepared(attn, [ring], num_walks=8, degree=3)[0]
+    return testing.prepared(attn, [ring], num_walks=8, degree=3)[0]
 
 
 def measure(name: str, num_nodes: int) -> dict[str, float]:

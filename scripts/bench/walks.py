@@ -24,8 +24,7 @@ from grf import knn_sphere
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import GRFAttention
-from pyg_topomask.ops import sample_walks
+from pyg_topomask import nn, ops
 from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.walks.sample import start_stream, walk_tables
 from pyg_topomask.ops.walks.settings import walk_settings
@@ -70,7 +69,7 @@ def steps(graph: Data, repeats: int, library: str | None) -> dict[str, dict[str,
         walks = tables()
         count = float(walks.count[walks.length > 0].double().sum() * NUM_WALKS)
         calls[f"table, {name}"] = tables
-        calls[f"sample_walks, {name}"] = lambda o=options: sample_walks(graph.edge_index, graph.num_nodes, **o)
+        calls[f"sample_walks, {name}"] = lambda o=options: ops.sample_walks(graph.edge_index, graph.num_nodes, **o)
         taken |= {f"table, {name}": count, f"sample_walks, {name}": count}
     if library is not None:
         torch.ops.load_library(library)
@@ -115,7 +114,7 @@ def sampling(num_nodes: int, by_transform: bool) -> dict[str, float]:
         if by_transform:
             return transform(data)
         options = {"num_walks": NUM_WALKS, "max_length": length, "halt_prob": halt_prob}
-        return sample_walks(data.edge_index, data.num_nodes, **options)
+        return ops.sample_walks(data.edge_index, data.num_nodes, **options)
 
     sample(small)  # load the compiled code
     return measured(lambda: sample(graph))
@@ -126,7 +125,7 @@ def attention(num_nodes: int) -> dict[str, dict[str, float]]:
     torch.manual_seed(0)
     transform = AddRandomWalks(NUM_WALKS, seed=0)
     graph, small = transform(knn_sphere(num_nodes)), transform(knn_sphere(64))
-    attn = GRFAttention(64, 4)
+    attn = nn.GRFAttention(64, 4)
     x = torch.randn(num_nodes, 64, requires_grad=True)
 
     def step() -> None:

@@ -24,10 +24,8 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import ChebConv, GATConv, GCNConv, global_mean_pool
 
-from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
-from pyg_topomask.nn import GKATAttention, GKATConv
+from pyg_topomask import datasets, nn, transforms
 from pyg_topomask.run import RunError
-from pyg_topomask.transforms import AddRandomWalks
 
 METHODS = ("GKAT", "GAT", "GCN", "SGC")
 GRAPHS, QUICK_GRAPHS, ROOT = 4096, 256, "results/data"
@@ -109,7 +107,7 @@ class GraphClassifier(Module):
 
 def motif_gkat(kernel: str = "softmax_rf") -> Module:
     """Two layers of two heads of width 9, 16 random features."""
-    layers = [GKATAttention(18, 2, 16, kernel, max_length=MOTIF_LENGTH) for _ in range(2)]
+    layers = [nn.GKATAttention(18, 2, 16, kernel, max_length=MOTIF_LENGTH) for _ in range(2)]
     return GraphClassifier([Linear(MOTIF_FEATURES, 18), *layers], 18)
 
 
@@ -133,8 +131,8 @@ def motif_baseline(method: str, num_layers: int = 2) -> Module:
 
 def cycle_gkat(max_length: int = CYCLE_LENGTH) -> Module:
     """Two layers of 8 and 1 heads of width 4 in the form of GAT, with 242 parameters as in the paper."""
-    first = GKATConv(1, 4, 8, elu=False, bias=False, max_length=max_length)
-    second = GKATConv(32, 4, 1, elu=False, bias=False, max_length=max_length)
+    first = nn.GKATConv(1, 4, 8, elu=False, bias=False, max_length=max_length)
+    second = nn.GKATConv(32, 4, 1, elu=False, bias=False, max_length=max_length)
     return GraphClassifier([first, second], 4)
 
 
@@ -176,14 +174,14 @@ class Task(NamedTuple):
 
 def _motif(name: str, *accuracies: float) -> Task:
     def load(root: str, num_graphs: int) -> Sequence[Data]:
-        return MotifDataset(f"{root}/motif", name.replace(" ", "_"), num_graphs=num_graphs)
+        return datasets.MotifDataset(f"{root}/motif", name.replace(" ", "_"), num_graphs=num_graphs)
 
     models = {"GKAT": motif_gkat, "GKAT-0": lambda: motif_gkat("softmax")}
     return Task(name, load, MOTIF_LENGTH, models, motif_baseline, dict(zip(METHODS, accuracies)))
 
 
 def _cycles(root: str, num_graphs: int) -> Sequence[Data]:
-    return InducedCycleDataset(f"{root}/cycle", num_graphs=num_graphs)
+    return datasets.InducedCycleDataset(f"{root}/cycle", num_graphs=num_graphs)
 
 
 CYCLE = Task(
@@ -257,7 +255,7 @@ def loss_and_accuracy(out: Tensor, y: Tensor) -> tuple[float, float]:
 def graphs_of(name: str, count: int, walked: bool) -> list[list[Data]]:
     """Graphs of a task, all drawn independently: three quarters for training, an eighth for validation and the test."""
     graphs = list(TASKS[name].load(ROOT, count))
-    walk = AddRandomWalks(NUM_WALKS, TASKS[name].max_length, 0.0, independent=False, seed=0)
+    walk = transforms.AddRandomWalks(NUM_WALKS, TASKS[name].max_length, 0.0, independent=False, seed=0)
     graphs = [walk(graph) for graph in graphs] if walked else graphs
     return [graphs[: count * 3 // 4], graphs[count * 3 // 4 : count * 7 // 8], graphs[count * 7 // 8 :]]
 

@@ -16,14 +16,10 @@ from torch.nn.functional import cross_entropy, unfold
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.datasets import DigitsDataset
+from pyg_topomask import datasets, loader, nn, operators, transforms
 from pyg_topomask.datasets.digits import grid_edges
-from pyg_topomask.loader import set_epoch
-from pyg_topomask.nn import GPSModel
 from pyg_topomask.nn.mask import Mask
-from pyg_topomask.operators import LowRankOperator, MaskOperator
 from pyg_topomask.run.errors import MissingDataError
-from pyg_topomask.transforms import AddGridShape
 
 WIDTH, HEADS, CLASSES = 32, 4, 10
 BATCH, RATE, DECAY = 32, 8e-3, 1e-4
@@ -51,14 +47,14 @@ class Grids:
     def __init__(self, side: int, transform: BaseTransform | None = None, redrawn: bool = False) -> None:
         node = torch.arange(side**2)
         pos = torch.stack([node // side, node % side], dim=1).float()
-        self.grid = AddGridShape()(Data(edge_index=grid_edges(side), pos=pos, num_nodes=side**2))
+        self.grid = transforms.AddGridShape()(Data(edge_index=grid_edges(side), pos=pos, num_nodes=side**2))
         self.transform, self.redrawn, self.draws = transform, redrawn, 0
         self._batches: dict[int, Batch] = {}
 
     def batch(self, count: int) -> Batch:
         """A batch of ``count`` grids."""
         if self.redrawn or count not in self._batches:
-            set_epoch(self.transform, self.draws)
+            loader.set_epoch(self.transform, self.draws)
             graph = self.grid if self.transform is None else self.transform(self.grid)
             self.draws += self.redrawn
             self._batches[count] = Batch.from_data_list([graph] * count)
@@ -68,7 +64,7 @@ class Grids:
 class ImageModel(Module):
     """A model of graphs, applied to images ``[I, n, F]`` on equal grids; returns scores of the classes, ``[I, 10]``."""
 
-    def __init__(self, model: GPSModel) -> None:
+    def __init__(self, model: nn.GPSModel) -> None:
         super().__init__()
         self.model = model
 
@@ -122,7 +118,7 @@ def train_images(
 def classifier(pictures: Pictures, layers: int, positions: bool, pool: str = "mean", **branch: Any) -> ImageModel:
     """A vision transformer, or message passing on patches; ``branch`` is the ``attn`` or ``conv`` of `GPSModel`."""
     channels = pictures.parts["train"][0].size(-1)
-    model = GPSModel(channels, WIDTH, CLASSES, layers, **branch, pool=pool, pre_norm=True, act="gelu")
+    model = nn.GPSModel(channels, WIDTH, CLASSES, layers, **branch, pool=pool, pre_norm=True, act="gelu")
     if positions:
         model.node_encoder = Placed(model.node_encoder, pictures.side**2)
     return ImageModel(model)
@@ -149,10 +145,10 @@ class DenseFeaturesMask(Mask):
         super().__init__()
         self.features = Parameter(2 * torch.rand(heads, num_pixels, num_pixels) * num_pixels**-0.5)
 
-    def forward(self, graph: Data) -> MaskOperator:
+    def forward(self, graph: Data) -> operators.MaskOperator:
         """The mask of a batch of equal images."""
         features = self.features.repeat(1, int(graph.num_nodes) // self.features.size(-1), 1)
-        return LowRankOperator(features, features, graph.batch)
+        return operators.LowRankOperator(features, features, graph.batch)
 
 
 def in_parts(images: Tensor, classes: Tensor, sizes: Sequence[int], side: int) -> Pictures:
@@ -165,7 +161,7 @@ def load_digits(side: int, quick: bool) -> Pictures:
     """Digits on a canvas, split by a fixed permutation."""
     sizes = QUICK_PARTS if quick else DIGIT_PARTS
     with tempfile.TemporaryDirectory() as folder:
-        graphs = list(DigitsDataset(folder, side, sum(sizes)))
+        graphs = list(datasets.DigitsDataset(folder, side, sum(sizes)))
     order = torch.randperm(len(graphs), generator=torch.Generator().manual_seed(0))
     images, classes = torch.stack([data.x for data in graphs])[order], torch.cat([data.y for data in graphs])[order]
     return in_parts(images, classes, sizes, side)

@@ -27,10 +27,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
 from torch_geometric.transforms import NormalizeFeatures
 
-from pyg_topomask.nn import GKATConv, redraw_walks
+from pyg_topomask import nn, transforms
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.formats import load_dataset
-from pyg_topomask.transforms import AddRandomWalks
 
 PATIENCE, LR, WEIGHT_DECAY = 100, 5e-3, 5e-4
 """GAT's settings on Cora and CiteSeer; the paper trains GKAT with GAT's parameters (Appendix A.5.2)."""
@@ -55,22 +54,22 @@ class NodeClassifier(Module):
             self.second = GATConv(64, num_classes, 1, concat=False, dropout=0.6)
         else:
             walks = {"max_length": hops, "decay": DECAY}
-            self.first = GKATConv(in_channels, 8, 8, dropout=0.6, elu=False, **walks)
-            self.second = GKATConv(64, num_classes, 1, False, dropout=0.6, elu=False, **walks)
+            self.first = nn.GKATConv(in_channels, 8, 8, dropout=0.6, elu=False, **walks)
+            self.second = nn.GKATConv(64, num_classes, 1, False, dropout=0.6, elu=False, **walks)
 
     def forward(self, data: Data) -> Tensor:
         """Logits, one row for each node."""
         x = data.x
         for layer in (self.first, self.second):
             x = dropout(x, 0.6, self.training)
-            x = layer(x, None, data) if isinstance(layer, GKATConv) else layer(x, data.edge_index)
+            x = layer(x, None, data) if isinstance(layer, nn.GKATConv) else layer(x, data.edge_index)
             x = elu(x) if layer is self.first else x
         return x
 
 
-def follow(walk: AddRandomWalks, net: NodeClassifier, graph: Data, epoch: int) -> Data:
+def follow(walk: transforms.AddRandomWalks, net: NodeClassifier, graph: Data, epoch: int) -> Data:
     """The graph with new walks that follow the first layer's attention."""
-    return redraw_walks([graph], walk, epoch, net.eval().first, net)[0]
+    return nn.redraw_walks([graph], walk, epoch, net.eval().first, net)[0]
 
 
 def train_nodes(model: Module, data: Data, redraw: Callable[[Data, int], Data] | None, epochs: int) -> dict[str, Any]:
@@ -107,7 +106,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     graph, gat = graph_of(row["dataset"]).clone(), row["method"] == "GAT"
     hops = LENGTHS.get(row["method"], HOPS)
     net = NodeClassifier(graph.num_features, int(graph.y.max()) + 1, gat, hops)
-    walk = AddRandomWalks(NUM_WALKS, hops, 0.0, independent=False, seed=run, transition="attention")
+    walk = transforms.AddRandomWalks(NUM_WALKS, hops, 0.0, independent=False, seed=run, transition="attention")
     redraw = partial(follow, walk, net) if row["method"] == "dynamic GKAT" else None
     found = train_nodes(net, graph if gat else walk(graph), redraw, epochs)
     del found["curve"]

@@ -27,12 +27,10 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GATConv
 from torch_geometric.utils import add_self_loops, erdos_renyi_graph, remove_self_loops
 
-from pyg_topomask.nn import GKATAttention, GKATConv
+from pyg_topomask import nn, ops, transforms
 from pyg_topomask.operators import DenseOperator, SparseFactorOperator
-from pyg_topomask.ops import masked_softmax_attention
 from pyg_topomask.ops.attention.masked import masked_additive_attention
 from pyg_topomask.run.process_memory import peak_mib
-from pyg_topomask.transforms import AddRandomWalks
 
 SIZES = {"citeseer": (3327, 4732), "cora": (2708, 5429), "pubmed": (19717, 44338)}  # nodes, undirected edges
 CASES = ("motif", "cycle", "cora", "citeseer", "pubmed")
@@ -55,7 +53,7 @@ REPEATS, LARGEST_DENSE = 7, 5000
 def graph_of(case: str, num_graphs: int) -> tuple[Data, int, int, int]:
     """A batch or graph with walks, and the layers' number of heads, head width, and number of random features."""
     name, *sizes = BATCHES.get(case, (case, 8, 8, 256))
-    walk = AddRandomWalks(50, length_of(case), 0.0, independent=False, seed=0)
+    walk = transforms.AddRandomWalks(50, length_of(case), 0.0, independent=False, seed=0)
     if case in BATCHES:
         return Batch.from_data_list([walk(graph) for graph in TASKS[name].load(ROOT, num_graphs)]), *sizes
     torch.manual_seed(0)
@@ -74,11 +72,11 @@ def layers(case: str, heads: int, width: int, num_features: int) -> dict[str, Mo
     length, channels = length_of(case), heads * width
     return {
         "GAT": GATConv(channels, width, heads),
-        "GKAT": GKATAttention(channels, heads, num_features, max_length=length),
-        "GKAT-0": GKATAttention(channels, heads, kernel="softmax", max_length=length),
-        "GAT-shaped": GKATConv(channels, width, heads, max_length=length),
+        "GKAT": nn.GKATAttention(channels, heads, num_features, max_length=length),
+        "GKAT-0": nn.GKATAttention(channels, heads, kernel="softmax", max_length=length),
+        "GAT-shaped": nn.GKATConv(channels, width, heads, max_length=length),
         "GAT, all pairs": GATConv(channels, width, heads),
-        "GKAT-0, all pairs": GKATAttention(channels, heads, kernel="softmax", max_length=length),
+        "GKAT-0, all pairs": nn.GKATAttention(channels, heads, kernel="softmax", max_length=length),
     }
 
 
@@ -89,13 +87,13 @@ def call(name: str, layer: Module, x: Tensor, data: Data) -> Tensor:
     return layer(x, data.edge_index) if isinstance(layer, GATConv) else layer(x, data.get("batch"), data)
 
 
-def dense_gkat_0(layer: GKATAttention, x: Tensor, data: Data) -> Tensor:
+def dense_gkat_0(layer: nn.GKATAttention, x: Tensor, data: Data) -> Tensor:
     """GKAT-0 as in the paper: the mask and the scores of all pairs of nodes within each graph."""
     q, k, v = layer.qkv(x).view(x.size(0), 3, layer.heads, -1).unbind(1)
     mask = layer.mask(data)
     if "batch" in data:
-        return layer.out(masked_softmax_attention(q, k, v, mask, data.batch, "blocks").flatten(1))
-    return layer.out(masked_softmax_attention(q, k, v, DenseOperator(mask.to_dense())).flatten(1))
+        return layer.out(ops.masked_softmax_attention(q, k, v, mask, data.batch, "blocks").flatten(1))
+    return layer.out(ops.masked_softmax_attention(q, k, v, DenseOperator(mask.to_dense())).flatten(1))
 
 
 def dense_gat(layer: GATConv, x: Tensor, data: Data) -> Tensor:

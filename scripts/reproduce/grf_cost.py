@@ -21,12 +21,11 @@ from _tables import finish, read_options, start, store, table_parser
 from torch.nn.functional import scaled_dot_product_attention
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import GRFMask, PowerSeriesMask, ToeplitzMask
+from pyg_topomask import nn, transforms
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.attention.choice import ENGINES, choose_engine
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.transforms import AddGridShape, AddRandomWalks
 
 FEATURES, CHANNELS, NUM_WALKS, HALT, LENGTH = 8, 8, 4, 0.5, 4
 NUM_COEFFS = (LENGTH + 1) * (LENGTH + 2) // 2
@@ -41,16 +40,16 @@ def path_graph(num_nodes: int, seed: int = 0) -> Data:
     nodes = torch.arange(num_nodes - 1)
     one_way = torch.stack([nodes, nodes + 1])
     data = Data(edge_index=torch.cat([one_way, one_way.flip(0)], dim=1), num_nodes=num_nodes)
-    return AddRandomWalks(NUM_WALKS, LENGTH, HALT, seed=seed)(AddGridShape([num_nodes])(data))
+    return transforms.AddRandomWalks(NUM_WALKS, LENGTH, HALT, seed=seed)(transforms.AddGridShape([num_nodes])(data))
 
 
 def masks(num_nodes: int) -> Mapping[str, Callable[[Data], Any]]:
     """Method -> function that builds the mask of a graph; None without a mask."""
     return {
         "linear": lambda data: None,
-        "GRF": GRFMask(max_length=LENGTH),
-        "power series": PowerSeriesMask(max_length=LENGTH),
-        "Toeplitz": ToeplitzMask([num_nodes]),
+        "GRF": nn.GRFMask(max_length=LENGTH),
+        "power series": nn.PowerSeriesMask(max_length=LENGTH),
+        "Toeplitz": nn.ToeplitzMask([num_nodes]),
     }
 
 

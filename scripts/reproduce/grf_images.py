@@ -28,9 +28,8 @@ from _fitting import begin, gin, mean_and_spread
 from _folds import Comparison
 from torch.nn import Module
 
-from pyg_topomask.nn import GRFAttention, MaskedAttention, PowerSeriesMask, ToeplitzMask
+from pyg_topomask import nn, transforms
 from pyg_topomask.nn.mask.base import Mask
-from pyg_topomask.transforms import AddRandomWalks
 
 HOPS, HALT, WALKS, EPOCHS = 4, 0.5, 16, 10
 KINDS = {"plain": (8, False), "plain, positions": (8, True), "shifted": (16, False), "shifted, positions": (16, True)}
@@ -55,11 +54,11 @@ PUBLISHED = {
 
 def masked(mask: Mask | None, kernel: str = "relu") -> Module:
     """Attention under a mask."""
-    return MaskedAttention(images.WIDTH, images.HEADS, kernel, mask)
+    return nn.MaskedAttention(images.WIDTH, images.HEADS, kernel, mask)
 
 
 def _grf(layer: int, side: int) -> Module:
-    return GRFAttention(images.WIDTH, images.HEADS, HOPS, table=layer)
+    return nn.GRFAttention(images.WIDTH, images.HEADS, HOPS, table=layer)
 
 
 class Method(NamedTuple):
@@ -69,18 +68,18 @@ class Method(NamedTuple):
     walks: Mapping[str, Any] = {}
     messages: bool = False
 
-    def draw(self, layers: int, seed: int) -> AddRandomWalks | None:
+    def draw(self, layers: int, seed: int) -> transforms.AddRandomWalks | None:
         """The transform that draws walks for each layer; None if the branch has none."""
         settings = {"num_walks": WALKS, "max_length": HOPS, "halt_prob": HALT, "num_tables": layers} | self.walks
-        return AddRandomWalks(**settings, seed=seed) if self.branch is _grf else None
+        return transforms.AddRandomWalks(**settings, seed=seed) if self.branch is _grf else None
 
 
 METHODS: dict[str, Method] = {
     FIRST: Method(_grf),
     "linear": Method(lambda layer, side: masked(None)),
     REDRAWN: Method(_grf),
-    "power series": Method(lambda layer, side: masked(PowerSeriesMask(images.HEADS, HOPS))),
-    "Toeplitz": Method(lambda layer, side: masked(ToeplitzMask([side] * 2, images.HEADS))),
+    "power series": Method(lambda layer, side: masked(nn.PowerSeriesMask(images.HEADS, HOPS))),
+    "Toeplitz": Method(lambda layer, side: masked(nn.ToeplitzMask([side] * 2, images.HEADS))),
     "softmax": Method(lambda layer, side: masked(None, "softmax")),
     "Eq. 21": Method(_grf, {"importance": False}),
     "dense features": Method(lambda layer, side: masked(images.DenseFeaturesMask(side**2, images.HEADS))),

@@ -31,9 +31,8 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv
 
+from pyg_topomask import nn, transforms
 from pyg_topomask.datasets import FORCES, AddParticleGraph, ParticleDataset
-from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
-from pyg_topomask.transforms import AddRandomWalks
 
 WIDTH, HEADS, LAYERS, HOPS = 24, 2, 4, 3
 EPOCHS, BATCH, RATE, DECAY = 16, 2, 6e-3, 1e-4
@@ -46,11 +45,11 @@ FIRST = "GRF interlacer"
 
 
 def _linear(_: int) -> Module:
-    return MaskedAttention(WIDTH, heads=HEADS)
+    return nn.MaskedAttention(WIDTH, heads=HEADS)
 
 
 def _grf(_: int) -> Module:
-    return GRFAttention(WIDTH, heads=HEADS, max_length=HOPS)
+    return nn.GRFAttention(WIDTH, heads=HEADS, max_length=HOPS)
 
 
 def _gin(_: int, width: int = WIDTH) -> Module:
@@ -78,7 +77,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """Settings of the model."""
 
-TRANSFORM = AddRandomWalks(16, max_length=HOPS, halt_prob=0.3, seed=0)
+TRANSFORM = transforms.AddRandomWalks(16, max_length=HOPS, halt_prob=0.3, seed=0)
 
 
 @cache
@@ -93,7 +92,7 @@ def load_systems(force: str, particles: int, counts: Sequence[int]) -> tuple[dic
 
 def train(parts: Mapping[str, list[Data]], scale: Tensor, name: str, epochs: int) -> dict[str, float]:
     """Train one model; errors on the test set are those of the epoch with the best validation error."""
-    model = GPSModel(in_channels=7, out_channels=6, num_layers=LAYERS, **{"channels": WIDTH} | METHODS[name])
+    model = nn.GPSModel(in_channels=7, out_channels=6, num_layers=LAYERS, **{"channels": WIDTH} | METHODS[name])
 
     def loss(out: Tensor, change: Tensor) -> Tensor:
         return mse_loss(out, change / scale)
@@ -107,7 +106,7 @@ def train(parts: Mapping[str, list[Data]], scale: Tensor, name: str, epochs: int
     return found | {f"frame {i + 1}": value for i, value in enumerate(rollout(model, parts["test"], scale))}
 
 
-def changes_of(model: GPSModel, graphs: Sequence[Data], scale: Tensor) -> list[Tensor]:
+def changes_of(model: nn.GPSModel, graphs: Sequence[Data], scale: Tensor) -> list[Tensor]:
     """Predicted change ``[N, 6]`` of each graph, in evaluation mode."""
     model.eval()
     with torch.no_grad():
@@ -115,7 +114,7 @@ def changes_of(model: GPSModel, graphs: Sequence[Data], scale: Tensor) -> list[T
     return list(torch.cat(out).split([data.num_nodes for data in graphs]))
 
 
-def rollout(model: GPSModel, graphs: Sequence[Data], scale: Tensor) -> Iterator[float]:
+def rollout(model: nn.GPSModel, graphs: Sequence[Data], scale: Tensor) -> Iterator[float]:
     """Error of the positions after each frame, over the mean square of the displacement until then."""
     now, rebuild = list(graphs), AddParticleGraph()
     for frame in range(FRAMES):

@@ -34,9 +34,8 @@ from torch import Tensor, finfo, int64
 from torch.nn import functional
 from torch_geometric.utils import scatter
 
-from pyg_topomask.nn import GPSModel, GRFAttention
+from pyg_topomask import nn, transforms
 from pyg_topomask.nn.attention import masked
-from pyg_topomask.transforms import AddRandomWalks
 
 DIGITS = CONFIGS / "masked" / "digits-toeplitz.yaml"
 GRF_ON_DIGITS = ["topomask.mask=grf", "dataset.name=plain"]
@@ -128,10 +127,10 @@ def train_on_grids(normalizer: str, seed: int, epochs: int, quick: bool) -> dict
     """Results of one model whose images all have the same walks."""
     begin(seed)
     pictures = load_digits(8, quick)
-    grids = Grids(pictures.side, AddRandomWalks(16, 4, 0.5, seed=seed))
-    attn = partial(GRFAttention, WIDTH, HEADS, 4, normalizer=normalizer)
+    grids = Grids(pictures.side, transforms.AddRandomWalks(16, 4, 0.5, seed=seed))
+    attn = partial(nn.GRFAttention, WIDTH, HEADS, 4, normalizer=normalizer)
     width = pictures.parts["train"][0].size(-1)
-    model = ImageModel(GPSModel(width, WIDTH, CLASSES, 2, attn=lambda _: attn(), pool="mean"))
+    model = ImageModel(nn.GPSModel(width, WIDTH, CLASSES, 2, attn=lambda _: attn(), pool="mean"))
     with recorded_ratios() as ratios:
         found = train_images(model, pictures, grids, grids, epochs)
     fall = worst_fall(found.pop("curve"))

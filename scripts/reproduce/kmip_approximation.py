@@ -21,16 +21,15 @@ from _bench import described, draw_lines, machine, markdown
 from _tables import finish, read_options, start, table_parser
 from torch import Tensor
 
-from pyg_topomask.nn import FullAttention, GPSModel
-from pyg_topomask.ops import masked_softmax_attention, topk_attention
+from pyg_topomask import nn, ops
 
 TOKENS, SAMPLES, CELLS, SPREAD = 3, 4096, (4, 8, 16, 32, 64), 2.0
 NODES, WIDTH, KEYS, SCALES = 512, 16, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), (1.0, 2.0, 4.0)
 
 
-def transformer() -> GPSModel:
+def transformer() -> nn.GPSModel:
     """The target: two layers of full attention, from ``[N, 1]`` to ``[N, 1]``; less smooth than at the start."""
-    model = GPSModel(1, 8, 1, 2, attn=lambda _: FullAttention(8, 2), norm=None).double()
+    model = nn.GPSModel(1, 8, 1, 2, attn=lambda _: nn.FullAttention(8, 2), norm=None).double()
     for parameter in model.parameters():
         parameter.mul_(SPREAD)
     return model
@@ -53,7 +52,7 @@ def rounded(x: Tensor, cells: int) -> Tensor:
 
 def kept(level: Tensor, cut: float, batch: Tensor) -> Tensor:
     """One head of width 1, k = 1: tokens above ``cut`` read the largest level of their graph, others the least."""
-    return topk_attention((level - cut)[:, None], level[:, None], level[:, None], 1, batch)[:, 0]
+    return ops.topk_attention((level - cut)[:, None], level[:, None], level[:, None], 1, batch)[:, 0]
 
 
 def told_apart(level: Tensor, cells: int, batch: Tensor) -> Tensor:
@@ -69,7 +68,7 @@ def tokens(levels: Tensor) -> tuple[Tensor, Tensor]:
     return levels.reshape(-1, 1), torch.arange(levels.size(0)).repeat_interleave(TOKENS)
 
 
-def approximation(cells: int, target: GPSModel, samples: Tensor) -> dict[str, Any]:
+def approximation(cells: int, target: nn.GPSModel, samples: Tensor) -> dict[str, Any]:
     """Error of the construction: the root of the mean square over the deviation of the target, p = 2."""
     grid = torch.arange(cells, dtype=torch.float64) / cells
     known, batch = tokens(torch.combinations(grid, TOKENS))
@@ -91,10 +90,10 @@ def approximation(cells: int, target: GPSModel, samples: Tensor) -> dict[str, An
 def layer_errors(scale: float) -> Iterator[dict[str, Any]]:
     """Errors of one attention with k keys against all keys, and the share of the softmax that it keeps."""
     q, k, v = torch.randn(3, NODES, 1, WIDTH, dtype=torch.float64).unbind()
-    full, q = masked_softmax_attention(scale * q, k, v), scale * q
+    full, q = ops.masked_softmax_attention(scale * q, k, v), scale * q
     share = (q[:, 0] @ k[:, 0].t() / WIDTH**0.5).softmax(1).sort(descending=True).values.cumsum(1).mean(0)
     for count in KEYS:
-        error = float((topk_attention(q, k, v, count) - full).norm() / full.norm())
+        error = float((ops.topk_attention(q, k, v, count) - full).norm() / full.norm())
         note = f"{100 * share[count - 1]:.0f} % of the weights kept"
         yield {"kind": f"one layer, scale {scale:g}", "size": count, "error": error, "note": note}
 

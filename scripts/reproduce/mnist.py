@@ -30,8 +30,7 @@ from _fitting import begin, gin
 from _folds import Comparison
 from torch.nn import Module
 
-from pyg_topomask.nn import GRFMask, GridHeatMask, HopMask, MaskedAttention, ToeplitzMask
-from pyg_topomask.transforms import that_add
+from pyg_topomask import nn, transforms
 
 LAYERS, RATE, HOPS, STITCH = 3, 2e-3, 8, 2
 WALKS = {"num_walks": 16, "max_length": 4, "halt_prob": 0.5, "num_tables": LAYERS * STITCH}
@@ -41,12 +40,12 @@ KINDS = {"patches": (4, False, 15), "patches, positions": (4, True, 15), "pixels
 
 MASKS: dict[str, Callable[[int, int], Any]] = {
     "none": lambda layer, side: None,
-    "Toeplitz": lambda layer, side: ToeplitzMask([side] * 2, images.HEADS),
-    "grid heat": lambda layer, side: GridHeatMask(images.HEADS),
-    "GRF": lambda layer, side: GRFMask(images.HEADS, table=layer),
-    "GRF redrawn": lambda layer, side: GRFMask(images.HEADS, table=layer),
-    "GRF stitched": lambda layer, side: GRFMask(images.HEADS, table=layer, stitch=STITCH),
-    "hop": lambda layer, side: HopMask(images.HEADS, HOPS),
+    "Toeplitz": lambda layer, side: nn.ToeplitzMask([side] * 2, images.HEADS),
+    "grid heat": lambda layer, side: nn.GridHeatMask(images.HEADS),
+    "GRF": lambda layer, side: nn.GRFMask(images.HEADS, table=layer),
+    "GRF redrawn": lambda layer, side: nn.GRFMask(images.HEADS, table=layer),
+    "GRF stitched": lambda layer, side: nn.GRFMask(images.HEADS, table=layer, stitch=STITCH),
+    "hop": lambda layer, side: nn.HopMask(images.HEADS, HOPS),
     "dense features": lambda layer, side: images.DenseFeaturesMask(side**2, images.HEADS),
 }
 """The mask of a layer on grids of that side."""
@@ -63,7 +62,7 @@ def attention(method: str, side: int, layer: int) -> Module:
     """The attention of a layer, with the kernel after the comma, or with other walks."""
     mask, _, kernel = method.partition(", ")
     kernel = "" if method in WALKERS else kernel
-    return MaskedAttention(images.WIDTH, images.HEADS, kernel or "relu", MASKS[mask](layer, side))
+    return nn.MaskedAttention(images.WIDTH, images.HEADS, kernel or "relu", MASKS[mask](layer, side))
 
 
 def model_of(method: str, pictures: images.Pictures, positions: bool) -> images.ImageModel:
@@ -83,7 +82,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     pictures = pictures_of(patch, out.name == "quick")
     model = model_of(row["method"], pictures, positions)
     walks = WALKS | WALKERS.get(row["method"], {})
-    prepare = that_add(model.model.requires, seed=run, max_hops=HOPS, **walks)
+    prepare = transforms.that_add(model.model.requires, seed=run, max_hops=HOPS, **walks)
     grids = images.Grids(pictures.side, prepare, row["method"] == "GRF redrawn")
     found = images.train_images(model, pictures, grids, grids, epochs, RATE)
     del found["curve"]

@@ -38,12 +38,11 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GINEConv
 from torch_geometric.transforms import AddRandomWalkPE, Compose
 
-from pyg_topomask.nn import FullAttention, GPSModel, GRFMask, HopMask, KMIPAttention, MaskedAttention
+from pyg_topomask import nn, transforms
 from pyg_topomask.ops.hops import hop_pairs
 from pyg_topomask.run.errors import MissingDataError
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.formats import load_dataset
-from pyg_topomask.transforms import that_add
 
 LAYERS, HEADS, BATCH, EPOCHS, RATE, DECAY, PARAMETERS = 4, 4, 128, 30, 2e-3, 1e-2, 180_000
 HOPS, WALK_STEPS = 8, 16
@@ -55,19 +54,19 @@ Attention = Callable[[int], Module]
 
 def masked(width: int, *mask: Any, **settings: Any) -> Module:
     """Linear attention under one mask, or a mixture of several."""
-    return MaskedAttention(width, HEADS, "elu1", mask[0] if len(mask) == 1 else list(mask), **settings)
+    return nn.MaskedAttention(width, HEADS, "elu1", mask[0] if len(mask) == 1 else list(mask), **settings)
 
 
 ATTENTIONS: dict[str, Attention | None] = {
     "none": None,
     "Linear": lambda width: masked(width, None),
-    "GRF": lambda width: masked(width, GRFMask(HEADS)),
-    "GRF, f = 1": lambda width: masked(width, GRFMask(HEADS, 10, initial=[1.0] * 11)),
-    "hop": lambda width: masked(width, HopMask(HEADS, HOPS)),
-    "half hop": lambda width: masked(width, None, HopMask(2, HOPS), mask_heads=[2, 2]),
-    "ones + hop": lambda width: masked(width, None, HopMask(HEADS, HOPS)),
-    "k-MIP": lambda width: KMIPAttention(width, HEADS, k=10),
-    "Transformer": lambda width: FullAttention(width, HEADS),
+    "GRF": lambda width: masked(width, nn.GRFMask(HEADS)),
+    "GRF, f = 1": lambda width: masked(width, nn.GRFMask(HEADS, 10, initial=[1.0] * 11)),
+    "hop": lambda width: masked(width, nn.HopMask(HEADS, HOPS)),
+    "half hop": lambda width: masked(width, None, nn.HopMask(2, HOPS), mask_heads=[2, 2]),
+    "ones + hop": lambda width: masked(width, None, nn.HopMask(HEADS, HOPS)),
+    "k-MIP": lambda width: nn.KMIPAttention(width, HEADS, k=10),
+    "Transformer": lambda width: nn.FullAttention(width, HEADS),
 }
 METHODS = [f"{conv}{name}" for conv in ("", "GINE + ") for name in ATTENTIONS if conv or name != "none"]
 METHODS += [f"RWSE + {name}" for name in ("hop", "GINE + none", "GINE + half hop", "GINE + hop")]
@@ -90,13 +89,13 @@ def absent(dataset: str, method: str) -> bool:
     return method not in FRESH.get(dataset, [*METHODS, f"GINE + none{DEAREST}"])
 
 
-def model_of(method: str, width: int, targets: int) -> GPSModel:
+def model_of(method: str, width: int, targets: int) -> nn.GPSModel:
     """The stack of a row."""
     attention = ATTENTIONS[layers_and_epochs(method)[0].removeprefix("RWSE + ").removeprefix("GINE + ")]
     conv = (lambda _: GINEConv(mlp(width))) if "GINE" in method else None
     attn = None if attention is None else (lambda _: attention(width))
     channels = 13 + (WALK_STEPS if method.startswith("RWSE") else 0)
-    return GPSModel(channels, width, targets, LAYERS, conv, attn, 4 if conv else None, "add", head_layers=2)
+    return nn.GPSModel(channels, width, targets, LAYERS, conv, attn, 4 if conv else None, "add", head_layers=2)
 
 
 def width_of(method: str, targets: int) -> int:
@@ -144,7 +143,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     model = model_of(row["method"], width_of(row["method"], targets), targets)
     flat = "f = 1" in row["method"]
     walks = {"num_walks": 16, "halt_prob": 0.2 if flat else 0.5, "max_length": 10 if flat else 4, "max_hops": HOPS}
-    prepare = that_add(model.requires, seed=run, **walks)
+    prepare = transforms.that_add(model.requires, seed=run, **walks)
     if row["method"].startswith("RWSE"):
         prepare = Compose([AddRandomWalkPE(WALK_STEPS, attr_name=None), prepare])
     graphs = {name: prepare(part) for name, part in data.items()}

@@ -24,9 +24,7 @@ from torch.nn import Module
 from torch.nn.functional import mse_loss
 from torch_geometric.data import Data
 
-from pyg_topomask.datasets import LongRangeDataset
-from pyg_topomask.nn import GPSModel, GRFMask, HopMask, MaskedAttention
-from pyg_topomask.transforms import that_add
+from pyg_topomask import datasets, nn, transforms
 
 WIDTH, HEADS, BATCH, EPOCHS, RATE, DECAY = 32, 4, 8, 40, 8e-3, 1e-4
 NODES, GRAPHS = 96, {"train": 256, "val": 64, "test": 64}
@@ -43,7 +41,7 @@ METHODS: dict[str, tuple[bool, Sequence[str], int]] = {
 }
 """Whether there is message passing, the masks between which the heads are divided, and the number of layers."""
 
-MASKS = {"none": lambda heads: None, "GRF": GRFMask, "hop": partial(HopMask, max_hops=HOPS)}
+MASKS = {"none": lambda heads: None, "GRF": nn.GRFMask, "hop": partial(nn.HopMask, max_hops=HOPS)}
 
 
 def attention(names: Sequence[str]) -> Module:
@@ -51,22 +49,22 @@ def attention(names: Sequence[str]) -> Module:
     heads = HEADS // len(names)
     masks = [MASKS[name](heads) for name in names]
     if len(masks) == 1:
-        return MaskedAttention(WIDTH, HEADS, "elu1", masks[0])
-    return MaskedAttention(WIDTH, HEADS, "elu1", masks, mask_heads=[heads] * len(masks))
+        return nn.MaskedAttention(WIDTH, HEADS, "elu1", masks[0])
+    return nn.MaskedAttention(WIDTH, HEADS, "elu1", masks, mask_heads=[heads] * len(masks))
 
 
-def model_of(method: str) -> GPSModel:
+def model_of(method: str) -> nn.GPSModel:
     """The stack of a row."""
     messages, masks, layers = METHODS[method]
     conv, attn = (lambda _: gin(WIDTH)) if messages else None, (lambda _: attention(masks)) if masks else None
-    return GPSModel(4, WIDTH, 1, layers, conv, attn, head_layers=2)
+    return nn.GPSModel(4, WIDTH, 1, layers, conv, attn, head_layers=2)
 
 
 @cache
 def graphs_of(count: int) -> list[Data]:
     """Graphs whose targets are near shares minus far ones, ``y [N, 1]``, scaled to deviation 1."""
     with tempfile.TemporaryDirectory() as folder:
-        graphs = list(LongRangeDataset(folder, "share", count, NODES))
+        graphs = list(datasets.LongRangeDataset(folder, "share", count, NODES))
     for graph in graphs:
         graph.y = (graph.y - graph.x @ graph.x.mean(0))[:, None]
     scale = torch.cat([graph.y for graph in graphs]).std()
@@ -85,7 +83,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     begin(run)
     model = model_of(row["method"])
     sizes = {name: count // 8 if out.name == "quick" else count for name, count in GRAPHS.items()}
-    graphs = iter(that_add(model.requires, seed=run, max_hops=HOPS, **WALKS)(graphs_of(sum(sizes.values()))))
+    graphs = iter(transforms.that_add(model.requires, seed=run, max_hops=HOPS, **WALKS)(graphs_of(sum(sizes.values()))))
     parts = {name: [next(graphs) for _ in range(count)] for name, count in sizes.items()}
     return fit_graphs(model, parts, mse_loss, relative_error, BATCH, epochs=epochs, rate=RATE, decay=DECAY)
 

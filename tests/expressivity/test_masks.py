@@ -5,12 +5,9 @@ import random
 import pytest
 import torch
 
+from pyg_topomask import nn, operators, ops, testing
 from pyg_topomask.expressivity import distinguishes, pairs
 from pyg_topomask.expressivity.mask_rows import entries_of
-from pyg_topomask.nn import GRFMask, GridHeatMask, HeatMask, LowRankMask, PowerSeriesMask, RWGNKMask, TreeMask
-from pyg_topomask.operators import DenseOperator
-from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 from tests.expressivity.graphs import cycles, graph, random_graph, relabelled
 
@@ -20,7 +17,7 @@ SQUARE = graph(4, [(0, 1), (2, 3), (0, 2), (1, 3)])
 
 
 def transition(data):
-    return dense_adjacency(data) / dense_adjacency(data).sum(1, keepdim=True).clamp(min=1)
+    return testing.dense_adjacency(data) / testing.dense_adjacency(data).sum(1, keepdim=True).clamp(min=1)
 
 
 def gkat(data, alpha=1.0):
@@ -32,22 +29,22 @@ def gkat(data, alpha=1.0):
 
 def series(data):
     """An exact power series of the normalised adjacency, with a negative coefficient."""
-    root = dense_adjacency(data).sum(1).clamp(min=1).sqrt()
-    weights = dense_adjacency(data) / root[:, None] / root
+    root = testing.dense_adjacency(data).sum(1).clamp(min=1).sqrt()
+    weights = testing.dense_adjacency(data) / root[:, None] / root
     return torch.eye(data.num_nodes).double() - 0.7 * weights + 0.3 * weights @ weights @ weights
 
 
 VERDICTS = {
-    "RWGNK": (RWGNKMask(alpha=1.0), True),
+    "RWGNK": (nn.RWGNKMask(alpha=1.0), True),
     "RWGNK as a matrix": (gkat, True),
-    "RWGNK as an operator": (lambda data: DenseOperator(gkat(data)), True),
-    "RWGNK without norms": (RWGNKMask(alpha=0.0), False),
-    "GRF": (GRFMask(heads=2, initial=[1.0, -0.5, 0.3, 0.2, 0.1]), False),
-    "GRF with a function of the keys": (GRFMask(key_modulation=True), False),
-    "GRF, stitched": (GRFMask(stitch=2), False),
-    "power series": (PowerSeriesMask(coeffs=[1.0, -0.7, 0.0, 0.3]), False),
+    "RWGNK as an operator": (lambda data: operators.DenseOperator(gkat(data)), True),
+    "RWGNK without norms": (nn.RWGNKMask(alpha=0.0), False),
+    "GRF": (nn.GRFMask(heads=2, initial=[1.0, -0.5, 0.3, 0.2, 0.1]), False),
+    "GRF with a function of the keys": (nn.GRFMask(key_modulation=True), False),
+    "GRF, stitched": (nn.GRFMask(stitch=2), False),
+    "power series": (nn.PowerSeriesMask(coeffs=[1.0, -0.7, 0.0, 0.3]), False),
     "power series as a matrix": (series, False),
-    "heat": (HeatMask(), False),
+    "heat": (nn.HeatMask(), False),
 }
 
 
@@ -67,8 +64,8 @@ def test_attention_does_what_the_verdicts_say():
     def gap(mask):
         sums = []
         for data in (DECALIN, BICYCLOPENTYL):
-            degree = dense_adjacency(data).sum(1)[:, None, None]  # which colour refinement has after a round
-            sums.append(masked_linear_attention(x, x, degree, DenseOperator(mask(data))).sum())
+            degree = testing.dense_adjacency(data).sum(1)[:, None, None]  # which colour refinement has after a round
+            sums.append(ops.masked_linear_attention(x, x, degree, operators.DenseOperator(mask(data))).sum())
         return abs(float(sums[0] - sums[1]))
 
     assert gap(gkat) > 1e-4
@@ -80,23 +77,23 @@ def of_series(matrix, coeffs):
     return sum(c * torch.linalg.matrix_power(matrix, k) for k, c in enumerate(coeffs))
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", testing.GRAPHS)
 def test_a_mask_of_walks_has_the_entries_of_infinitely_many(name):
     """Loads are powers of the normalised weights; walkers step uniformly, and go on with probability 0.6."""
-    data, f, steps = GRAPHS[name], [1.0, -0.5, 0.3, 0.2], [AddRandomWalks(halt_prob=0.4)]
-    adj = dense_adjacency(data)
+    data, f, steps = testing.GRAPHS[name], [1.0, -0.5, 0.3, 0.2], [AddRandomWalks(halt_prob=0.4)]
+    adj = testing.dense_adjacency(data)
     root, there = torch.where(adj.sum(1) > 0, adj.sum(1), 1).sqrt(), (adj != 0).double()
     features = of_series(adj / root[:, None] / root, f)
     visits = of_series(0.6 * there / there.sum(1, keepdim=True).clamp(min=1), [1, 0.5, 0.25, 0.125])
     visits = visits / visits.norm(dim=1, keepdim=True).sqrt()
-    masks = (GRFMask(max_length=3, initial=f), features), (RWGNKMask(decay=0.5, alpha=0.5, max_length=3), visits)
+    masks = (nn.GRFMask(max_length=3, initial=f), features), (nn.RWGNKMask(decay=0.5, alpha=0.5, max_length=3), visits)
     for mask, wanted in masks:
         found = torch.from_numpy(entries_of(mask.double(), data, steps)[0])
         torch.testing.assert_close(found, wanted @ wanted.t(), rtol=1e-6, atol=1e-6)
 
 
 def test_sampled_walks_are_refused_since_they_differ_from_call_to_call():
-    mask = GRFMask()
+    mask = nn.GRFMask()
     with pytest.raises(ValueError, match=r"'mask' differs between a graph and a relabelled copy.*their expectation"):
         distinguishes(DECALIN, BICYCLOPENTYL, mask=lambda data: mask(AddRandomWalks()(data.clone())))
     first, second = (AddRandomWalks(seed=seed)(data.clone()) for seed, data in enumerate((DECALIN, BICYCLOPENTYL)))
@@ -159,7 +156,7 @@ def test_a_row_of_the_mask_is_what_a_node_reads():
         (lambda data: torch.full((10, 10), torch.nan), "'mask' holds NaN"),
         (lambda data: None, r"a MaskOperator or a tensor \(got NoneType\)"),
         (lambda data: torch.ones(10, 10) * 1j, "'mask' must be real"),
-        (GRFMask(diagonal="corrected"), "lacks 'walk_diagonal'|needs 'walk_diagonal'"),
+        (nn.GRFMask(diagonal="corrected"), "lacks 'walk_diagonal'|needs 'walk_diagonal'"),
     ],
     ids=["numbering", "shape", "nan", "nothing", "complex", "corrected"],
 )
@@ -170,15 +167,15 @@ def test_masks_that_cannot_be_compared(mask, message):
 
 def test_walks_with_other_rules_have_no_known_expectation():
     with pytest.raises(ValueError, match="without 'lengths', 'transition', 'importance'"):
-        distinguishes(DECALIN, BICYCLOPENTYL, AddRandomWalks(importance=False), mask=GRFMask())
+        distinguishes(DECALIN, BICYCLOPENTYL, AddRandomWalks(importance=False), mask=nn.GRFMask())
 
 
 @pytest.mark.parametrize(
     ("mask", "transform", "first", "second"),
     [
-        (TreeMask(), AddTreeOrder(), cycles(6), cycles(3, 3)),
-        (LowRankMask(), AddPositions(), cycles(6), cycles(3, 3)),
-        (GridHeatMask(), AddGridShape(), SQUARE, graph(4, [(0, 1), (1, 2), (2, 3)])),
+        (nn.TreeMask(), AddTreeOrder(), cycles(6), cycles(3, 3)),
+        (nn.LowRankMask(), AddPositions(), cycles(6), cycles(3, 3)),
+        (nn.GridHeatMask(), AddGridShape(), SQUARE, graph(4, [(0, 1), (1, 2), (2, 3)])),
     ],
     ids=["tree", "positions", "grid"],
 )
@@ -186,12 +183,12 @@ def test_attributes_stored_on_the_graphs_are_part_of_them(mask, transform, first
     first, second = transform(first), transform(second)
     assert distinguishes(first, second, mask=mask)
     assert not distinguishes(first, first.clone(), mask=mask)
-    if not isinstance(mask, GridHeatMask):  # a grid has one numbering
+    if not isinstance(mask, nn.GridHeatMask):  # a grid has one numbering
         assert not distinguishes(first, relabelled(first, random.Random(0)), mask=mask)
 
 
 def test_a_transform_prepares_what_the_mask_reads():
     path, star = graph(4, [(0, 1), (1, 2), (2, 3)]), graph(4, [(0, 1), (0, 2), (0, 3)])
-    assert not distinguishes(path, relabelled(path, random.Random(0)), AddTreeOrder(), mask=TreeMask())
+    assert not distinguishes(path, relabelled(path, random.Random(0)), AddTreeOrder(), mask=nn.TreeMask())
     with pytest.raises(ValueError, match=r"needs 'tree_index'.* add the transform AddTreeOrder\(\)"):
-        distinguishes(path, star, mask=TreeMask())
+        distinguishes(path, star, mask=nn.TreeMask())

@@ -14,21 +14,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.datasets import FakeDataset
 from torch_geometric.nn import GINConv
 
+from pyg_topomask import nn
 from pyg_topomask import plan as plans
 from pyg_topomask.loader import Buckets, collate, unpadded
-from pyg_topomask.nn import (
-    HEADS,
-    FullAttention,
-    GatedGCN,
-    GPSConv,
-    GPSModel,
-    GPSNetwork,
-    GPSStack,
-    GRFAttention,
-    HopMask,
-    MaskedAttention,
-    PrimphormerAttention,
-)
 from pyg_topomask.nn.encoder.base import NormalizedEncoder
 from pyg_topomask.nn.encoder.features import LinearEdgeEncoder, LinearNodeEncoder
 from pyg_topomask.nn.graph_token import GraphToken
@@ -36,14 +24,14 @@ from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.testing import prepared
 from tests.nn.test_plan import ATTENTIONS, MASKED, attention, model_of, results, slow, tolerance
 
-GRF, HOPS = (lambda: GRFAttention(8, 2)), (lambda: MaskedAttention(8, 2, mask=HopMask(2)))
+GRF, HOPS = (lambda: nn.GRFAttention(8, 2)), (lambda: nn.MaskedAttention(8, 2, mask=nn.HopMask(2)))
 PADDED = {"rtol": 1e-8, "atol": 1e-10}
 
 
 def graphs_for(module, count=12, nodes=9):
     seed_everything(0)
     data = FakeDataset(num_graphs=count, avg_num_nodes=nodes, avg_degree=3, num_channels=8, task="graph")
-    if isinstance(module, GPSModel):  # for the transforms
+    if isinstance(module, nn.GPSModel):  # for the transforms
         settings = (part.transform_settings for layer in module.layers for part in layer.attentions)
         module.transform_settings = {key: value for each in settings for key, value in each.items()}
     made = prepared(module, [Data(x=g.x, edge_index=g.edge_index, num_nodes=g.num_nodes, y=g.y) for g in data])
@@ -85,14 +73,14 @@ def test_every_attention(name):
 
 MODELS = {
     "GRF": {"attn": GRF},
-    "Full, max": {"attn": lambda: FullAttention(8, 2), "pool": "max", "norm": "layer_norm"},
+    "Full, max": {"attn": lambda: nn.FullAttention(8, 2), "pool": "max", "norm": "layer_norm"},
     "hops, add": {"attn": HOPS, "pool": "add", "norm": "graph_norm"},
-    "Primphormer, nodes": {"attn": lambda: PrimphormerAttention(8, 2), "pool": None, "norm": "node_layer_norm"},
+    "Primphormer, nodes": {"attn": lambda: nn.PrimphormerAttention(8, 2), "pool": None, "norm": "node_layer_norm"},
     "PyG's norms": {"norm": "PairNorm"},
     "a mean of all batches": {"norm_kwargs": {"momentum": None}},
     "pre_norm": {"attn": GRF, "pre_norm": True},
     "token": {"attn": HOPS, "pool": "graph_token", "pre_norm": True},
-    "edges": {"conv": lambda *_: GatedGCN(8), "edge_dim": 3},
+    "edges": {"conv": lambda *_: nn.GatedGCN(8), "edge_dim": 3},
 }
 
 
@@ -104,8 +92,8 @@ def test_models(name):
 
 
 def test_biases_of_pairs():
-    model = model_of(lambda: FullAttention(8, 2, attn_bias="attn_bias")).double()
-    graphs = graphs_for(FullAttention(8, 2))  # which needs nothing of a graph
+    model = model_of(lambda: nn.FullAttention(8, 2, attn_bias="attn_bias")).double()
+    graphs = graphs_for(nn.FullAttention(8, 2))  # which needs nothing of a graph
     for graph in graphs:
         graph.attn_bias = torch.randn(graph.num_nodes**2, 1, dtype=torch.float64)
     check(model, collate(graphs), collate(graphs, plan=model, buckets=Buckets()))
@@ -120,10 +108,10 @@ def test_one_node():
 @pytest.mark.parametrize("head", ["graph", "mlp_graph", "san_graph", "node"])
 def test_networks(head):
     torch.manual_seed(0)
-    layers = GPSStack(8, 2, lambda _: GatedGCN(8), lambda _: PrimphormerAttention(8, 2))
+    layers = nn.GPSStack(8, 2, lambda _: nn.GatedGCN(8), lambda _: nn.PrimphormerAttention(8, 2))
     tokens = {"graph_token": GraphToken(8)} if head == "graph" else {}
     encoders = NormalizedEncoder(LinearNodeEncoder(8, 8)), NormalizedEncoder(LinearEdgeEncoder(8, 3))
-    network = GPSNetwork(encoders[0], layers, HEADS[head](8, 3), edge_encoder=encoders[1], **tokens).double()
+    network = nn.GPSNetwork(encoders[0], layers, nn.HEADS[head](8, 3), edge_encoder=encoders[1], **tokens).double()
     level = "num_nodes" if head == "node" else "num_graphs"
     check(network, *batches_of(network)[0], lambda model, batch, plan: model(batch, plan=plan), level)
 
@@ -175,7 +163,7 @@ def test_graphs_of_one_node(attn, edges, count):
 
 @pytest.mark.parametrize("sizes", [(0, 4), (1, 4), (0,)])
 def test_graphs_without_edges(sizes):
-    model = model_of(lambda: FullAttention(8, 2)).double()
+    model = model_of(lambda: nn.FullAttention(8, 2)).double()
     edges = torch.empty(2, 0, dtype=torch.int64)
     made = [Data(x=torch.randn(n, 8).double(), h=torch.ones(n, 1), edge_index=edges, num_nodes=n) for n in sizes]
     padded = collate(made, plan=model, buckets=Buckets())
@@ -235,7 +223,7 @@ def test_at_most_twelve_percent_are_added(attn):
 
 
 @slow
-@pytest.mark.parametrize("attn", [GRF, lambda: PrimphormerAttention(8, 2)])
+@pytest.mark.parametrize("attn", [GRF, lambda: nn.PrimphormerAttention(8, 2)])
 def test_each_bucket_is_compiled_once(attn):
     torch._dynamo.reset()
     model, compiled = model_of(attn).double(), []
@@ -257,7 +245,7 @@ def test_refusals():
     graphs = graphs_for(model, count=2)
     padded, conv_layer = (
         collate(graphs, plan=model, buckets=Buckets()),
-        GPSConv(8, None, attn_type="transformer").double(),
+        nn.GPSConv(8, None, attn_type="transformer").double(),
     )
     layers = (partial(one, padded.x, padded.edge_index, graph=padded) for one in (model.layers[0], conv_layer))
     for call in (partial(call_model, model, padded, None), *layers):

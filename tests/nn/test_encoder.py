@@ -2,13 +2,11 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask import transforms
-from pyg_topomask.nn import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
+from pyg_topomask import nn, testing, transforms
 from pyg_topomask.nn.encoder.base import NormalizedEncoder
 from pyg_topomask.nn.encoder.features import ATOM_SIZES, BOND_SIZES, MLPNodeEncoder
 from pyg_topomask.nn.encoder.laplacian import LapPE, SignNet
 from pyg_topomask.nn.encoder.pair_bias import GraphormerBias, GraphormerDegrees
-from pyg_topomask.testing import GRAPHS, empty_graph, permute
 from tests.nn.encoder_cases import CASES, EDGES, POSITIONAL, K, encodable
 
 BIASES = ("GraphormerBias", "RRWP")
@@ -16,11 +14,11 @@ BIASES = ("GraphormerBias", "RRWP")
 
 def graphs(**columns):
     names = ("path", "single", "star", "isolated", "two_parts")
-    return [encodable(data, **columns) for data in (*(GRAPHS[name] for name in names), empty_graph())]
+    return [encodable(data, **columns) for data in (*(testing.GRAPHS[name] for name in names), testing.empty_graph())]
 
 
 def test_every_encoder_is_tried():
-    every = {*NODE_ENCODERS.values(), *EDGE_ENCODERS.values(), *POSITIONAL_ENCODERS.values()}
+    every = {*nn.NODE_ENCODERS.values(), *nn.EDGE_ENCODERS.values(), *nn.POSITIONAL_ENCODERS.values()}
     assert {cls for cls, _, _ in CASES.values()} >= every
 
 
@@ -49,15 +47,15 @@ def test_batch_equals_singles_and_gradients_reach_every_parameter(name):
 @pytest.mark.parametrize("name", [name for name in CASES if name not in (*EDGES, *BIASES)])
 def test_relabelling(name):
     cls, options, columns = CASES[name]
-    encoder, graph = cls(8, **options).double().eval(), encodable(GRAPHS["two_parts"], **columns)
+    encoder, graph = cls(8, **options).double().eval(), encodable(testing.GRAPHS["two_parts"], **columns)
     perm = torch.tensor([2, 5, 0, 3, 1, 4])
-    torch.testing.assert_close(encoder(permute(graph, perm)), encoder(graph)[perm])
+    torch.testing.assert_close(encoder(testing.permute(graph, perm)), encoder(graph)[perm])
 
 
 @pytest.mark.parametrize("name", POSITIONAL)
 def test_missing_attributes_name_the_transform(name):
     cls, options, _ = CASES[name]
-    encoder, graph = cls(8, **options), encodable(GRAPHS["path"])
+    encoder, graph = cls(8, **options), encodable(testing.GRAPHS["path"])
     for attribute in encoder.requires:
         bare = graph.clone()
         del bare[attribute]
@@ -83,7 +81,7 @@ def test_signnet_depends_on_no_sign(model, training):
 
 
 def test_signnet_is_the_formula():
-    graph = encodable(GRAPHS["star"])
+    graph = encodable(testing.GRAPHS["star"])
     net = SignNet(4, max_freqs=K, layers=3, post_layers=1, phi_hidden_dim=6).eval()
     adj = torch.zeros(5, 5)
     adj[graph.edge_index[1], graph.edge_index[0]] = 1
@@ -102,7 +100,7 @@ def test_signnet_is_the_formula():
 
 
 def test_lappe_flips_each_graphs_signs_in_training_alone():
-    graph, encoder = encodable(GRAPHS["star"]), LapPE(8, max_freqs=K, layers=1)
+    graph, encoder = encodable(testing.GRAPHS["star"]), LapPE(8, max_freqs=K, layers=1)
     batch = Batch.from_data_list([graph] * 40)
     rows = encoder(batch).view(40, 5, 8)
     assert len({tuple(row.flatten().tolist()) for row in rows}) > 10  # of 2^5 signs
@@ -117,7 +115,7 @@ def test_lappe_flips_each_graphs_signs_in_training_alone():
 
 @pytest.mark.parametrize("model", ["DeepSet", "Transformer"])
 def test_lappe_sums_over_the_eigenvectors_that_are_there(model):
-    graph = encodable(GRAPHS["path"])  # 4 of 5 eigenvectors
+    graph = encodable(testing.GRAPHS["path"])  # 4 of 5 eigenvectors
     wide, narrow = (LapPE(8, max_freqs=count, model=model).eval() for count in (K, 4))
     narrow.load_state_dict(wide.state_dict())
     out = wide(graph)
@@ -129,7 +127,7 @@ def test_lappe_sums_over_the_eigenvectors_that_are_there(model):
 
 
 def test_graphormer_bias_is_the_formula():
-    graph, bias = encodable(GRAPHS["star"]), GraphormerBias(2, num_spatial_types=4, num_edge_types=3)
+    graph, bias = encodable(testing.GRAPHS["star"]), GraphormerBias(2, num_spatial_types=4, num_edge_types=3)
     wanted = []
     for distance, types in zip(graph.pair_shortest_path.tolist(), graph.pair_shortest_path_types.tolist()):
         along = sum(bias.edge[c] @ bias.step[t] for t, c in enumerate(types) if c >= 0)
@@ -145,7 +143,7 @@ def test_graphormer_bias_is_the_formula():
 
 
 def test_categories_are_a_sum_of_vectors_and_are_checked():
-    graph, encoder = encodable(GRAPHS["path"], nodes=ATOM_SIZES), NODE_ENCODERS["Atom"](8)
+    graph, encoder = encodable(testing.GRAPHS["path"], nodes=ATOM_SIZES), nn.NODE_ENCODERS["Atom"](8)
     tables = encoder.table.weight.split(ATOM_SIZES)
     torch.testing.assert_close(encoder(graph), sum(table[graph.x[:, c]] for c, table in enumerate(tables)))
     for value in (-1, 5):
@@ -155,7 +153,7 @@ def test_categories_are_a_sum_of_vectors_and_are_checked():
     graph.x = graph.x[:, :3]
     with pytest.raises(ValueError, match=r"takes 9 integer columns in 'x' \(got \[4, 3\], torch.int64\)"):
         encoder(graph)
-    edges = EDGE_ENCODERS["TypeDictEdge"](8, num_types=4)
+    edges = nn.EDGE_ENCODERS["TypeDictEdge"](8, num_types=4)
     graph.edge_attr = torch.randint(4, (6, 1))
     wanted = edges(graph)
     graph.edge_attr = graph.edge_attr.flatten()  # as ZINC stores them
@@ -170,23 +168,23 @@ def test_sizes_are_those_of_ogb():
 
 def test_composition_of_any_number_and_a_norm():
     batch = Batch.from_data_list(graphs(nodes=ATOM_SIZES))
-    parts = [LapPE(4, max_freqs=K), POSITIONAL_ENCODERS["RWSE"](3, 4), POSITIONAL_ENCODERS["HKdiagSE"](2, 4)]
-    encoder = ComposedNodeEncoder(16, NODE_ENCODERS["Atom"], parts, added=[GraphormerDegrees]).eval()
+    parts = [LapPE(4, max_freqs=K), nn.POSITIONAL_ENCODERS["RWSE"](3, 4), nn.POSITIONAL_ENCODERS["HKdiagSE"](2, 4)]
+    encoder = nn.ComposedNodeEncoder(16, nn.NODE_ENCODERS["Atom"], parts, added=[GraphormerDegrees]).eval()
     wanted = [encoder.base(batch) + encoder.added[0](batch), *(part(batch) for part in parts)]
     assert torch.equal(encoder(batch), torch.cat(wanted, dim=1))
     assert {"x", "laplacian_vectors", "random_walk_diagonal", "heat_diagonal"} < set(encoder.requires)
-    assert ComposedNodeEncoder(4, None, [LapPE(4, max_freqs=K)])(batch).shape == (batch.num_nodes, 4)
-    for base, width in ((NODE_ENCODERS["Atom"], 4), (None, 5), (NODE_ENCODERS["Atom"], 3)):
+    assert nn.ComposedNodeEncoder(4, None, [LapPE(4, max_freqs=K)])(batch).shape == (batch.num_nodes, 4)
+    for base, width in ((nn.NODE_ENCODERS["Atom"], 4), (None, 5), (nn.NODE_ENCODERS["Atom"], 3)):
         with pytest.raises(ValueError, match=r"widths \[4\] leave"):
-            ComposedNodeEncoder(width, base, [LapPE(4)])
+            nn.ComposedNodeEncoder(width, base, [LapPE(4)])
     normed = NormalizedEncoder(encoder)
     torch.testing.assert_close(normed(batch).mean(0), torch.zeros(16), rtol=0, atol=1e-5)
     assert (normed.channels, normed.requires) == (16, encoder.requires)
 
 
 def test_layers_ahead_of_message_passing_take_an_encoder():
-    graph = encodable(GRAPHS["path"])
-    base = NODE_ENCODERS["LinearNode"](6, graph.x.size(1))
+    graph = encodable(testing.GRAPHS["path"])
+    base = nn.NODE_ENCODERS["LinearNode"](6, graph.x.size(1))
     encoder, plain = (MLPNodeEncoder(8, 6, layers=2, base=one).eval() for one in (base, None))
     assert encoder.requires == base.requires
     plain.load_state_dict({name: x for name, x in encoder.state_dict().items() if not name.startswith("base.")})
@@ -195,7 +193,7 @@ def test_layers_ahead_of_message_passing_take_an_encoder():
 
 
 def test_input_dropout_zeroes_features_in_training_only():
-    encoder = NODE_ENCODERS["LinearNode"](4, 50, dropout=0.5)
+    encoder = nn.NODE_ENCODERS["LinearNode"](4, 50, dropout=0.5)
     graph = Data(x=torch.ones(3, 50))
     torch.testing.assert_close(encoder.eval()(graph), encoder.linear(graph.x))
     assert not torch.equal(encoder.train()(graph), encoder(graph))

@@ -7,12 +7,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, GINEConv
 
-from pyg_topomask import nn
+from pyg_topomask import nn, operators, testing
 from pyg_topomask.nn.graph_attributes import graph_of
 from pyg_topomask.nn.norm import NORMS
-from pyg_topomask.operators import PowerSeriesOperator
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
-from pyg_topomask.testing import GRAPHS
 from tests.nn.gps_cases import Conv, batch_of, by_hand, randomise
 
 TOL = {"rtol": 1e-9, "atol": 1e-9}
@@ -95,14 +93,14 @@ def test_a_token_reads_its_own_graph_alone(name):
     torch.testing.assert_close(changed[0], out[0], **TOL)
     assert not torch.allclose(changed[2], out[2])
     if "grf" not in name:  # the order of the nodes does not matter
-        data, perm = GRAPHS["star"], torch.tensor([3, 0, 4, 1, 2])
+        data, perm = testing.GRAPHS["star"], torch.tensor([3, 0, 4, 1, 2])
         moved = Data(x=data.x[perm], edge_index=perm.argsort()[data.edge_index])
         torch.testing.assert_close(model(moved.x, moved.edge_index, graph=moved)[0], out[2], **TOL)
 
 
 def test_the_mask_of_a_token_is_ones():
     """One layer without norms and with a head that is the identity, against the dense formula."""
-    data, attn = GRAPHS["path"], nn.MaskedAttention(8, 2, mask=nn.PowerSeriesMask(2, 2))
+    data, attn = testing.GRAPHS["path"], nn.MaskedAttention(8, 2, mask=nn.PowerSeriesMask(2, 2))
     model = nn.GPSModel(4, 8, 8, 1, attn=lambda _: attn, norm=None, feed_forward=False, pool="graph_token")
     model.head = torch.nn.Identity()
     model.double()
@@ -110,7 +108,7 @@ def test_the_mask_of_a_token_is_ones():
     q, k, v = attn.qkv(x).view(5, 3, 2, 4).unbind(1)
     degree = torch.tensor([1.0, 2, 2, 1], dtype=torch.float64)
     weight = (degree[data.edge_index[0]] * degree[data.edge_index[1]]).rsqrt()
-    phi = PowerSeriesOperator(data.edge_index, 4, attn.mask.modulation, weight).to_dense()
+    phi = operators.PowerSeriesOperator(data.edge_index, 4, attn.mask.modulation, weight).to_dense()
     matrix = torch.ones(2, 5, 5, dtype=torch.float64)
     matrix[:, 1:, 1:] = phi @ phi.mT
     wanted = masked_linear_attention_reference(q.relu(), k.relu(), v, matrix, bound=matrix)

@@ -9,42 +9,29 @@ import torch_geometric as pyg
 from torch.nn import PReLU
 from torch_geometric.nn import GCNConv, InstanceNorm, PairNorm
 
-from pyg_topomask import datasets, nn, transforms
-from pyg_topomask.nn import (
-    ATTENTION,
-    HEADS,
-    MASK,
-    GatedGCN,
-    GPSConv,
-    GPSLayer,
-    GPSModel,
-    GPSNetwork,
-    GPSStack,
-    StableGINEConv,
-)
+from pyg_topomask import datasets, nn, testing, transforms
 from pyg_topomask.nn.encoder.features import AtomEncoder
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.named import as_attention
 from pyg_topomask.nn.norm import apply_norm, build_norm
-from pyg_topomask.testing import examples
 from tests.nn.encoder_cases import CASES
 from tests.nn.gps_cases import batch_of
 
 
 def network():
-    layers = GPSStack(8, 2, conv="gatedgcn", attn="primphormer")
-    return GPSNetwork(AtomEncoder(8), layers, HEADS["graph"](8, 3), graph_token=GraphToken(8, 2))
+    layers = nn.GPSStack(8, 2, conv="gatedgcn", attn="primphormer")
+    return nn.GPSNetwork(AtomEncoder(8), layers, nn.HEADS["graph"](8, 3), graph_token=GraphToken(8, 2))
 
 
 MADE = {
-    **{name: partial(build, 8) for name, build in examples(ATTENTION).items()},
-    **{f"mask {name}": build for name, build in examples(MASK).items()},
+    **{name: partial(build, 8) for name, build in testing.examples(nn.ATTENTION).items()},
+    **{f"mask {name}": build for name, build in testing.examples(nn.MASK).items()},
     **{f"encoder {name}": partial(cls, 8, **options) for name, (cls, options, _) in CASES.items()},
-    **{f"head {name}": partial(cls, 8, 1) for name, cls in HEADS.items() if name != "ogb_code_graph"},
-    "GatedGCN": partial(GatedGCN, 8, equivariant_stable=True),
-    "StableGINEConv": lambda: StableGINEConv(torch.nn.Linear(8, 8), 8),
-    "GPSConv": lambda: GPSConv(8, GCNConv(8, 8), 2),
-    "GPSModel": lambda: GPSModel(3, 8, 2, 2, "gin", "grf", pool="graph_token", act="prelu", pre_norm=True),
+    **{f"head {name}": partial(cls, 8, 1) for name, cls in nn.HEADS.items() if name != "ogb_code_graph"},
+    "GatedGCN": partial(nn.GatedGCN, 8, equivariant_stable=True),
+    "StableGINEConv": lambda: nn.StableGINEConv(torch.nn.Linear(8, 8), 8),
+    "GPSConv": lambda: nn.GPSConv(8, GCNConv(8, 8), 2),
+    "GPSModel": lambda: nn.GPSModel(3, 8, 2, 2, "gin", "grf", pool="graph_token", act="prelu", pre_norm=True),
     "GPSNetwork": network,
 }
 
@@ -68,14 +55,14 @@ def test_reset_fills_a_module_from_the_meta_device_and_repeats(name):
         assert torch.equal(value, expected[key]), key
     torch.manual_seed(1)
     module.reset_parameters()
-    if name in {*ATTENTION, "GatedGCN", "GPSModel", "GPSNetwork"}:
+    if name in {*nn.ATTENTION, "GatedGCN", "GPSModel", "GPSNetwork"}:
         assert any(not torch.equal(value, found[0][key]) for key, value in module.named_parameters())
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", nn.ATTENTION)
 def test_attentions_and_layers_have_a_repr_of_one_line(name):
-    layer = GPSLayer(8, GCNConv(8, 8), name, heads=2)
-    assert repr(layer.attn) == f"{ATTENTION[name].__name__}(channels=8, heads=2)"
+    layer = nn.GPSLayer(8, GCNConv(8, 8), name, heads=2)
+    assert repr(layer.attn) == f"{nn.ATTENTION[name].__name__}(channels=8, heads=2)"
     assert repr(layer) == f"GPSLayer(8, conv=GCNConv(8, 8), attn={layer.attn!r})"
 
 
@@ -108,18 +95,20 @@ def test_norms_and_activations_are_pygs():
     assert build_norm("pair_norm", 8).scale == PairNorm().scale
     assert build_norm("batch_norm", 8, {"eps": 0.5}).eps == 0.5
     act = PReLU()
-    layer = GPSLayer(8, "gcn", norm="GraphNorm", norm_kwargs={"eps": 0.25}, act=act)
+    layer = nn.GPSLayer(8, "gcn", norm="GraphNorm", norm_kwargs={"eps": 0.25}, act=act)
     assert layer.norm_out.eps == layer.norm_conv.eps == 0.25
     assert isinstance(layer.mlp[1], PReLU)
     assert layer.mlp[1] is not act
-    model = GPSModel(3, 8, 2, 1, "gcn", act="leaky_relu", act_kwargs={"negative_slope": 0.3}, head_layers=2)
+    model = nn.GPSModel(3, 8, 2, 1, "gcn", act="leaky_relu", act_kwargs={"negative_slope": 0.3}, head_layers=2)
     slopes = [part.negative_slope for part in model.modules() if isinstance(part, torch.nn.LeakyReLU)]
     assert slopes == [0.3, 0.3]
 
 
 def test_a_lazy_model_takes_its_widths_from_the_first_graph():
     batch, x, edge_attr = batch_of(), torch.randn(13, 5), torch.randn(batch_of().num_edges, 2)
-    lazy, model = (GPSModel(width, 8, 3, 1, "gine", edge_dim=edge, pool="mean") for width, edge in ((-1, -1), (5, 2)))
+    lazy, model = (
+        nn.GPSModel(width, 8, 3, 1, "gine", edge_dim=edge, pool="mean") for width, edge in ((-1, -1), (5, 2))
+    )
     inputs = x, batch.edge_index, batch.batch, None, edge_attr
     lazy(*inputs)
     lazy.load_state_dict(model.state_dict())

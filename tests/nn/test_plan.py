@@ -20,37 +20,11 @@ from torch_geometric.nn import GCNConv, GINEConv, SAGEConv
 from torch_geometric.utils import to_undirected
 from torch_geometric.utils.influence import jacobian_l1
 
+from pyg_topomask import loader, nn, ops, testing
 from pyg_topomask import plan as plans
-from pyg_topomask.loader import collate
-from pyg_topomask.nn import (
-    ATTENTION,
-    HEADS,
-    MASK,
-    ExphormerAttention,
-    FullAttention,
-    GatedGCN,
-    GKATConv,
-    GPSModel,
-    GPSNetwork,
-    GPSStack,
-    GRFAttention,
-    GRFMask,
-    HopMask,
-    KMIPAttention,
-    MaskedAttention,
-    Plan,
-    PowerSeriesMask,
-    PrimphormerAttention,
-    SANAttention,
-    auxiliary_loss,
-    export_model,
-    graph_inputs,
-)
 from pyg_topomask.nn.encoder.base import Encoder
 from pyg_topomask.nn.encoder.features import LinearEdgeEncoder, LinearNodeEncoder
 from pyg_topomask.nn.graph_token import GraphToken
-from pyg_topomask.ops import all_pairs
-from pyg_topomask.testing import GRAPHS, examples, prepared
 from pyg_topomask.transforms import AddRandomWalks
 
 slow = pytest.mark.slow
@@ -63,11 +37,11 @@ SIZES = (
 """Graphs of three batches. Tracing takes equal sizes in the first batch for always equal."""
 
 MASKED = {
-    f"{name}, {kernel}": partial(MaskedAttention, kernel=kernel, mask=mask)
-    for name, mask in examples(MASK).items()
+    f"{name}, {kernel}": partial(nn.MaskedAttention, kernel=kernel, mask=mask)
+    for name, mask in testing.examples(nn.MASK).items()
     for kernel in ("relu", "softmax")
 }
-ATTENTIONS = dict(examples(ATTENTION))
+ATTENTIONS = dict(testing.examples(nn.ATTENTION))
 
 
 def attention(name):
@@ -80,16 +54,16 @@ def attention(name):
 def model_of(*attentions, conv=GCNConv, **settings):
     torch.manual_seed(0)
     layers, settings = len(attentions), {"pool": "mean", **settings}
-    return GPSModel(8, 8, 3, layers, lambda _: conv(8, 8), lambda layer: attentions[layer](), **settings)
+    return nn.GPSModel(8, 8, 3, layers, lambda _: conv(8, 8), lambda layer: attentions[layer](), **settings)
 
 
 def batches_for(module, edge_dim=None, weighted=False, dtype=torch.float64):
     on_grids = "grid_shape" in module.requires
-    if isinstance(module, GPSModel):  # for the transforms
+    if isinstance(module, nn.GPSModel):  # for the transforms
         settings = (layer.attn.transform_settings for layer in module.layers)
         module.transform_settings = {key: value for each in settings for key, value in each.items()}
     for names in [("path",) * n for n in (2, 3, 5)] if on_grids else SIZES:
-        graphs = prepared(module, [GRAPHS[name].clone() for name in names])
+        graphs = testing.prepared(module, [testing.GRAPHS[name].clone() for name in names])
         for graph in graphs:
             graph.x = torch.randn(graph.num_nodes, 8, dtype=dtype)
             graph.edge_attr = torch.randn(graph.num_edges, edge_dim, dtype=dtype) if edge_dim else None
@@ -98,7 +72,7 @@ def batches_for(module, edge_dim=None, weighted=False, dtype=torch.float64):
 
 
 def results(module, out, inputs):
-    loss = out.square().sum() + auxiliary_loss(module)
+    loss = out.square().sum() + nn.auxiliary_loss(module)
     return out, *torch.autograd.grad(loss, inputs, materialize_grads=True)
 
 
@@ -141,11 +115,11 @@ def checked(model, close, **settings):
     """The program of one batch after it was saved and loaded, which must give the model's output for another batch."""
     first, other, _ = batches_for(model, **settings)
     file = io.BytesIO()
-    torch.export.save(export_model(model, first), file)
+    torch.export.save(nn.export_model(model, first), file)
     program = torch.export.load(io.BytesIO(file.getvalue()))
     more = {"edge_attr": other.edge_attr} if model.edge_encoder is not None else {}
     expected = model(other.x, other.edge_index, other.batch, other, **more)
-    torch.testing.assert_close(program.module()(**graph_inputs(other, model)), expected, **close)
+    torch.testing.assert_close(program.module()(**nn.graph_inputs(other, model)), expected, **close)
     return program
 
 
@@ -187,13 +161,13 @@ OTHERS = {
     "layer norm": {"norm": "layer_norm", "pool": "max"},
     "graph norm": {"norm": "graph_norm", "pool": None},
     "pre_norm": {"pre_norm": True, "pool": "add"},
-    "GatedGCN": {"edge_dim": 3, "conv": lambda *_: GatedGCN(8)},
+    "GatedGCN": {"edge_dim": 3, "conv": lambda *_: nn.GatedGCN(8)},
     "GINE": {"edge_dim": 3, "conv": lambda *_: GINEConv(Linear(8, 8), edge_dim=8)},
-    "edge_weight": {"weighted": True, "attn": lambda: MaskedAttention(8, 2, mask=PowerSeriesMask(2))},
-    "graph token": {"pool": "graph_token", "attn": lambda: MaskedAttention(8, 2, mask=HopMask(2))},
-    "sum": {"attn": lambda: MaskedAttention(8, 2, mask=[None, GRFMask(2), HopMask()])},
-    "stack": {"attn": lambda: MaskedAttention(8, 2, "exp", mask=[GRFMask(), HopMask()], mask_heads=(1, 1))},
-    "carry": {"attn": lambda: PrimphormerAttention(8, 2)},
+    "edge_weight": {"weighted": True, "attn": lambda: nn.MaskedAttention(8, 2, mask=nn.PowerSeriesMask(2))},
+    "graph token": {"pool": "graph_token", "attn": lambda: nn.MaskedAttention(8, 2, mask=nn.HopMask(2))},
+    "sum": {"attn": lambda: nn.MaskedAttention(8, 2, mask=[None, nn.GRFMask(2), nn.HopMask()])},
+    "stack": {"attn": lambda: nn.MaskedAttention(8, 2, "exp", mask=[nn.GRFMask(), nn.HopMask()], mask_heads=(1, 1))},
+    "carry": {"attn": lambda: nn.PrimphormerAttention(8, 2)},
 }
 
 
@@ -201,7 +175,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models(name):
     settings = dict(OTHERS[name])
-    attn, weighted = settings.pop("attn", lambda: GRFAttention(8, 2)), settings.pop("weighted", False)
+    attn, weighted = settings.pop("attn", lambda: nn.GRFAttention(8, 2)), settings.pop("weighted", False)
     model = model_of(attn, attn, **settings).double()
     torch._dynamo.reset()
     called = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
@@ -235,12 +209,12 @@ with torch.no_grad():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of AOTInductor itself
 @pytest.mark.parametrize("kind", ["program", "package"])
 def test_new_process_without_this_package(kind, tmp_path):
-    attentions = [GRFAttention, FullAttention, PrimphormerAttention]
+    attentions = [nn.GRFAttention, nn.FullAttention, nn.PrimphormerAttention]
     model = model_of(*[lambda cls=cls: cls(8, 2) for cls in attentions]).eval()
     file = str(tmp_path / "model.pt2")
     first, other, _ = batches_for(model, dtype=torch.float32)
-    program = export_model(model, first)
-    torch.save((graph_inputs(other, model), model(other.x, other.edge_index, other.batch, other)), f"{file}.pt")
+    program = nn.export_model(model, first)
+    torch.save((nn.graph_inputs(other, model), model(other.x, other.edge_index, other.batch, other)), f"{file}.pt")
     if kind == "package":
         torch._inductor.aoti_compile_and_package(program, package_path=file)
     else:
@@ -249,7 +223,7 @@ def test_new_process_without_this_package(kind, tmp_path):
 
 
 def test_equal_layers_share_their_plan():
-    model = model_of(*[lambda: GRFAttention(8, 2)] * 3, lambda: FullAttention(8, 2))
+    model = model_of(*[lambda: nn.GRFAttention(8, 2)] * 3, lambda: nn.FullAttention(8, 2))
     batch = next(batches_for(model))
     plan = model.plan(batch)
     first, second, third, full = (plan.parts[str(number)].parts["0"] for number in range(4))
@@ -258,24 +232,26 @@ def test_equal_layers_share_their_plan():
 
 
 def test_a_plan_is_frozen_and_says_its_bytes():
-    attn = GRFAttention(8, 2)
+    attn = nn.GRFAttention(8, 2)
     plan = attn.plan(next(batches_for(attn)))
     with pytest.raises(AttributeError, match="a plan is frozen"):
         plan.given = {}
     with pytest.raises(AttributeError, match="has no 'size'"):
         plan.size  # noqa: B018
     assert repr(plan) == f"Plan({plan.nbytes:,} bytes)"
-    assert isinstance(plan.to("cpu"), Plan)
+    assert isinstance(plan.to("cpu"), nn.Plan)
 
 
 def test_a_plan_of_nodes_alone():
-    attn, x = KMIPAttention(8, 2, k=2), torch.randn(5, 8)
+    attn, x = nn.KMIPAttention(8, 2, k=2), torch.randn(5, 8)
     torch.testing.assert_close(attn(x, plan=attn.plan(num_nodes=5)), attn(x))
     batch = torch.tensor([0, 0, 1, 1, 1])
     torch.testing.assert_close(attn(x, plan=attn.plan(batch=batch)), attn(x, batch))
 
 
-@pytest.mark.parametrize("cls", [FullAttention, KMIPAttention, GRFAttention, ExphormerAttention, SANAttention])
+@pytest.mark.parametrize(
+    "cls", [nn.FullAttention, nn.KMIPAttention, nn.GRFAttention, nn.ExphormerAttention, nn.SANAttention]
+)
 @pytest.mark.parametrize("trains", [False, True])
 def test_one_plan_serves_training_and_evaluation(cls, trains):
     attn = cls(8, heads=2, dropout=0.5).double().train(trains)
@@ -292,7 +268,7 @@ def test_one_plan_serves_training_and_evaluation(cls, trains):
 
 def test_threads_have_plans_of_their_own():
     """One thread makes plans while another runs without any."""
-    attn, other = GRFAttention(8, 2).double(), MaskedAttention(8, 2, mask=HopMask(2)).double()
+    attn, other = nn.GRFAttention(8, 2).double(), nn.MaskedAttention(8, 2, mask=nn.HopMask(2)).double()
     batch, second = next(batches_for(attn)), next(batches_for(other))
     wanted, found = other(second.x, second.batch, second), []
 
@@ -319,16 +295,20 @@ class PairBias(Encoder):
         self.scale = torch.nn.Parameter(torch.randn(2))
 
     def forward(self, graph):
-        query, key = all_pairs(graph.batch)
+        query, key = ops.all_pairs(graph.batch)
         return graph.x[query, :1] * graph.x[key, 1:2] * self.scale
 
 
 NETWORKS = {
-    "edges": {"attn": lambda: SANAttention(8, 2), "edges": True},
-    "bias": {"attn": lambda: FullAttention(8, 2, attn_bias="attn_bias"), "bias_encoder": PairBias},
-    "carry": {"attn": lambda: PrimphormerAttention(8, 2), "conv": lambda _: GatedGCN(8), "edges": True},
-    "tokens": {"attn": lambda: MaskedAttention(8, 2, mask=HopMask(2)), "pool_token": True},
-    "biased tokens": {"attn": lambda: FullAttention(8, 2, attn_bias="attn_bias"), "bias_encoder": PairBias, "heads": 2},
+    "edges": {"attn": lambda: nn.SANAttention(8, 2), "edges": True},
+    "bias": {"attn": lambda: nn.FullAttention(8, 2, attn_bias="attn_bias"), "bias_encoder": PairBias},
+    "carry": {"attn": lambda: nn.PrimphormerAttention(8, 2), "conv": lambda _: nn.GatedGCN(8), "edges": True},
+    "tokens": {"attn": lambda: nn.MaskedAttention(8, 2, mask=nn.HopMask(2)), "pool_token": True},
+    "biased tokens": {
+        "attn": lambda: nn.FullAttention(8, 2, attn_bias="attn_bias"),
+        "bias_encoder": PairBias,
+        "heads": 2,
+    },
 }
 
 
@@ -337,11 +317,11 @@ def network_of(name):
     attn, conv, bias = (settings.pop(key, None) for key in ("attn", "conv", "bias_encoder"))
     tokens, edges = "token" in name, settings.pop("edges", False)
     torch.manual_seed(0)
-    layers = GPSStack(8, 2, conv, lambda _: attn())
+    layers = nn.GPSStack(8, 2, conv, lambda _: attn())
     settings |= {"graph_token": GraphToken(8, settings.pop("heads", None))} if tokens else {}
     settings |= {"edge_encoder": LinearEdgeEncoder(8, 3)} if edges else {}
     settings |= {"bias_encoder": bias()} if bias else {}
-    return GPSNetwork(LinearNodeEncoder(8, 8), layers, HEADS["graph"](8, 3), **settings).double()
+    return nn.GPSNetwork(LinearNodeEncoder(8, 8), layers, nn.HEADS["graph"](8, 3), **settings).double()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -364,16 +344,16 @@ def test_networks(name):
 def test_networks_are_exported(name):
     network = network_of(name).eval()
     first, other, _ = batches_for(network, edge_dim=3)
-    found = export_model(network, first).module()(**graph_inputs(other, network))
+    found = nn.export_model(network, first).module()(**nn.graph_inputs(other, network))
     torch.testing.assert_close(found, network(other), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_plans_of_loaders(workers):
     """Workers plan for a model whose parameters they could not read, and plans move with their batches."""
-    model = model_of(lambda: GRFAttention(8, 2), lambda: FullAttention(8, 2)).double()
+    model = model_of(lambda: nn.GRFAttention(8, 2), lambda: nn.FullAttention(8, 2)).double()
     graphs = [graph for batch in batches_for(model) for graph in batch.to_data_list()]
-    away = partial(collate, plan=copy.deepcopy(model).to("meta"))
+    away = partial(loader.collate, plan=copy.deepcopy(model).to("meta"))
     for number, batch in enumerate(DataLoader(graphs, batch_size=4, collate_fn=away, num_workers=workers)):
         wanted = model(batch.x, batch.edge_index, batch.batch, batch)
         torch.testing.assert_close(model(batch.x, batch.edge_index, plan=batch.plan), wanted)
@@ -386,7 +366,7 @@ def test_plans_of_loaders(workers):
 
 def test_frozen_parameters_change_no_plan():
     """Results of a plan follow parameters that are changed later, also if they needed no gradient before."""
-    attn = MaskedAttention(8, 2, mask=HopMask(2, positive=False)).double().requires_grad_(False)
+    attn = nn.MaskedAttention(8, 2, mask=nn.HopMask(2, positive=False)).double().requires_grad_(False)
     batch = next(batches_for(attn))
     plan = attn.plan(batch)
     attn.mask.values.neg_()
@@ -397,26 +377,26 @@ def test_frozen_parameters_change_no_plan():
     ("build", "message"),
     [
         (lambda attn, graph: attn.plan(), "needs 'graph', 'batch' or 'num_nodes'"),
-        (lambda attn, graph: attn.plan(GRAPHS["path"]), "AddRandomWalks"),
+        (lambda attn, graph: attn.plan(testing.GRAPHS["path"]), "AddRandomWalks"),
         (lambda attn, graph: torch.export.export(attn, (graph.x, graph.batch)), "with a plan"),
     ],
 )
 def test_refusals(build, message):
-    attn = GRFAttention(8, 2).double()
+    attn = nn.GRFAttention(8, 2).double()
     with pytest.raises((ValueError, RuntimeError), match=message):
         build(attn, next(batches_for(attn)))
 
 
 @pytest.mark.filterwarnings("ignore:SAGEConv takes no 'edge_weight'")
 def test_convolutions_without_edge_weights_run_with_a_plan():
-    model = model_of(lambda: MaskedAttention(8, 2, mask=PowerSeriesMask()), conv=SAGEConv).double().eval()
+    model = model_of(lambda: nn.MaskedAttention(8, 2, mask=nn.PowerSeriesMask()), conv=SAGEConv).double().eval()
     batch = next(batches_for(model, weighted=True))
     planned = model(batch.x, batch.edge_index, plan=model.plan(batch))
     torch.testing.assert_close(planned, model(batch.x, batch.edge_index, batch.batch, batch))
 
 
 def test_learned_edge_weights_are_refused_and_given_ones_missed():
-    model = model_of(lambda: MaskedAttention(8, 2, mask=PowerSeriesMask())).double()
+    model = model_of(lambda: nn.MaskedAttention(8, 2, mask=nn.PowerSeriesMask())).double()
     batch = next(batches_for(model, weighted=True))
     plan = model.plan(batch)
     with pytest.raises(ValueError, match="the plan is of a graph with 'edge_weight'"):
@@ -427,14 +407,14 @@ def test_learned_edge_weights_are_refused_and_given_ones_missed():
 
 
 def test_a_convolution_of_another_width():
-    conv = GKATConv(8, 3, heads=2).double()
+    conv = nn.GKATConv(8, 3, heads=2).double()
     batch = next(batches_for(conv))
     torch.testing.assert_close(conv(batch.x, plan=conv.plan(batch)), conv(batch.x, graph=batch))
 
 
-@pytest.mark.parametrize("name", examples(MASK))
+@pytest.mark.parametrize("name", testing.examples(nn.MASK))
 def test_a_mask_of_a_plan(name):
-    mask = examples(MASK)[name]().double()
+    mask = testing.examples(nn.MASK)[name]().double()
     batch = next(batches_for(mask))
     plan = tree_unflatten(*tree_flatten(mask.plan(batch)))
     torch.testing.assert_close(mask(plan=plan).to_dense(), mask(batch).to_dense(), **tolerance(name))
@@ -444,7 +424,7 @@ def test_a_convolution_of_another_width_is_exported():
     class Planned(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv = GKATConv(8, 3, heads=2).double()
+            self.conv = nn.GKATConv(8, 3, heads=2).double()
 
         def forward(self, x, plan):
             return self.conv(x, plan=plan)
@@ -461,22 +441,22 @@ def test_a_convolution_of_another_width_is_exported():
 def test_plans_of_programs_take_nothing_from_other_plans_of_the_batch():
     graphs = AddRandomWalks(seed=0)(FakeDataset(num_graphs=4, avg_num_nodes=20, avg_degree=3, num_channels=32))
     first, other = Batch.from_data_list(graphs[:2]), Batch.from_data_list(graphs[2:])
-    model = GPSModel(32, 32, 1, 1, lambda i: GCNConv(32, 32), lambda i: GRFAttention(32, heads=4)).eval()
+    model = nn.GPSModel(32, 32, 1, 1, lambda i: GCNConv(32, 32), lambda i: nn.GRFAttention(32, heads=4)).eval()
     model(first.x, first.edge_index, plan=model.plan(first))
     with plans.plain():
         assert tree_structure(model.plan(first)) == tree_structure(model.plan(other))
 
 
 def test_inputs_that_are_missing_are_named():
-    model = model_of(lambda: GRFAttention(8, 2), edge_dim=3, conv=lambda *_: GatedGCN(8)).double()
+    model = model_of(lambda: nn.GRFAttention(8, 2), edge_dim=3, conv=lambda *_: nn.GatedGCN(8)).double()
     batch = next(batches_for(model, edge_dim=3))
     del batch.edge_attr
     with pytest.raises(ValueError, match="the model needs 'edge_attr' on the graph"):
-        graph_inputs(batch, model)
+        nn.graph_inputs(batch, model)
 
 
 def test_a_model_takes_a_dictionary():
-    model = model_of(lambda: GRFAttention(8, 2)).double()
+    model = model_of(lambda: nn.GRFAttention(8, 2)).double()
     batch = next(batches_for(model))
     given = {name: batch[name] for name in (*model.requires, "edge_index", "ptr")}
     wanted = model(batch.x, batch.edge_index, batch.batch, batch)

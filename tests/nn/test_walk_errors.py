@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from pyg_topomask.nn import GRFMask, walk_errors
+from pyg_topomask import nn, ops, testing
 from pyg_topomask.nn.walk_errors import NUM_WALKS, walks_for
-from pyg_topomask.ops import error_bound
-from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
 
 DRAWS, RISK = 8, 0.05
@@ -34,11 +32,11 @@ def signed(mask):
     ],
 )
 def test_rows_are_those_of_dense_matrices(name, settings, walk, functions, bounded):
-    data, head = GRAPHS[name], settings.get("heads", 1) - 1
-    mask = signed(GRFMask(max_length=2, independent=walk.get("independent", True), **settings))
-    rows = walk_errors(mask, AddRandomWalks(6, 2, 0.4 if "lengths" not in walk else 0.5, seed=3, **walk), data, head)
+    data, head = testing.GRAPHS[name], settings.get("heads", 1) - 1
+    mask = signed(nn.GRFMask(max_length=2, independent=walk.get("independent", True), **settings))
+    rows = nn.walk_errors(mask, AddRandomWalks(6, 2, 0.4 if "lengths" not in walk else 0.5, seed=3, **walk), data, head)
     assert [row["walks"] for row in rows] == sorted([6, *NUM_WALKS])
-    adj = dense_adjacency(data)
+    adj = testing.dense_adjacency(data)
     root = torch.where(adj.sum(1) > 0, adj.sum(1), 1).sqrt()
     step, eye = adj / root[:, None] / root, torch.eye(data.num_nodes, dtype=torch.bool)
     phi, psi = (eye.double() if f is None else f[0] * eye + f[1] * step + f[2] * step @ step for f in functions)
@@ -64,7 +62,7 @@ def test_rows_are_those_of_dense_matrices(name, settings, walk, functions, bound
         assert row["nonzeros"] <= data.num_nodes
         assert (row["bound"] is None) == (row["needed"] is None) == (not bounded)
         if bounded:
-            wanted = error_bound(row["walks"], RISK, (scales[0] * scales[1]) ** 0.5)
+            wanted = ops.error_bound(row["walks"], RISK, (scales[0] * scales[1]) ** 0.5)
             assert row["bound"] == pytest.approx(wanted, rel=1e-4)
             assert row["bound"] > row["quantile"]
         assert (row["most"] is not None) == (bounded and "lengths" not in walk)
@@ -74,11 +72,11 @@ def test_rows_are_those_of_dense_matrices(name, settings, walk, functions, bound
 
 def test_the_number_of_walks_for_a_bound_is_the_least_one():
     for number in (1, 3, 17, 1000):
-        assert walks_for(error_bound(number, RISK, 1.3), 1.3, RISK) == number
-    assert walks_for(error_bound(2, RISK, 1.3), 1.3, RISK) == 1  # the bound of one walk is smaller
+        assert walks_for(ops.error_bound(number, RISK, 1.3), 1.3, RISK) == number
+    assert walks_for(ops.error_bound(2, RISK, 1.3), 1.3, RISK) == 1  # the bound of one walk is smaller
     assert walks_for(0.0, 1.3, RISK) is None
 
 
 def test_a_mask_that_joins_no_nodes_has_no_errors():
     with pytest.raises(ValueError, match="joins no two nodes"):
-        walk_errors(GRFMask(), AddRandomWalks(), GRAPHS["single"])
+        nn.walk_errors(nn.GRFMask(), AddRandomWalks(), testing.GRAPHS["single"])

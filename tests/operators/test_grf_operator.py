@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from pyg_topomask.operators import GRFOperator
+from pyg_topomask import operators, testing, transforms
 from pyg_topomask.ops.walks.product import walk_product
-from pyg_topomask.testing import GRAPHS, OperatorCase
-from pyg_topomask.transforms import AddRandomWalks
 
 F = torch.tensor([1.3, -0.4, 0.2, 0.7], dtype=torch.float64)
 KEYS = torch.tensor([0.6, 0.9, -1.1, 0.0], dtype=torch.float64)
@@ -14,7 +12,7 @@ HEADS = torch.stack([F, F.flip(0), -F])
 
 
 def walked(data, **settings):
-    return AddRandomWalks(num_walks=3, max_length=3, halt_prob=0.2, seed=0, **settings)(data.clone())
+    return transforms.AddRandomWalks(num_walks=3, max_length=3, halt_prob=0.2, seed=0, **settings)(data.clone())
 
 
 def table(data, name, load=lambda load: load):
@@ -46,22 +44,22 @@ CASES = {
 }
 
 
-class TestGRFOperator(OperatorCase):
-    graphs = {name: walked(data, diagonal="corrected") for name, data in GRAPHS.items()}  # noqa: RUF012
+class TestGRFOperator(testing.OperatorCase):
+    graphs = {name: walked(data, diagonal="corrected") for name, data in testing.GRAPHS.items()}  # noqa: RUF012
     tol = {"rtol": 1e-10, "atol": 1e-10}  # noqa: RUF012
 
     @pytest.fixture(autouse=True, params=CASES)
     def _case(self, request):
         self.modulation, self.keys, self.second = CASES[request.param]
         if self.second == "walk_key":
-            self.graphs = {name: walked(data) for name, data in GRAPHS.items()}
+            self.graphs = {name: walked(data) for name, data in testing.GRAPHS.items()}
 
     def build(self, data, modulation=None, keys=None):
         first, diagonal = table(data, "walk"), data.walk_diagonal if self.second == "diagonal" else None
         second = (None,) * 3 if self.second is None else table(data, "walk_key") if "key" in self.second else first
         f = self.modulation if modulation is None else modulation
         walks = walk_product(*first, *second, data.num_nodes, 3, f.dtype, diagonal)
-        return GRFOperator(walks, f, self.keys if keys is None else keys)
+        return operators.GRFOperator(walks, f, self.keys if keys is None else keys)
 
     def parameters(self, data):
         keys = {} if self.keys is None else {"keys": self.keys + 0.05}  # |.| has no derivative at 0
@@ -82,9 +80,9 @@ class TestGRFOperator(OperatorCase):
 
 def of_star(f, load=lambda load: load):
     """An operator of the walks of a star, with loads changed by a function."""
-    data = walked(GRAPHS["star"])
+    data = walked(testing.GRAPHS["star"])
     walks = walk_product(*table(data, "walk", load), *table(data, "walk_key", load), data.num_nodes, 3, torch.float64)
-    return GRFOperator(walks, torch.as_tensor(f, dtype=torch.float64))
+    return operators.GRFOperator(walks, torch.as_tensor(f, dtype=torch.float64))
 
 
 def test_a_mask_without_negative_numbers_is_its_own_bound():
@@ -104,7 +102,7 @@ def test_the_bound_has_derivative_plus_one_where_the_function_is_zero():
     walks, grads = of_star([1.0] * 4).walks, []
     for first in (0.0, 1e-9):
         f = torch.tensor([first, -1, 2, 1], dtype=torch.float64, requires_grad=True)
-        grads += torch.autograd.grad(GRFOperator(walks, f).bound.to_dense().sum(), f)
+        grads += torch.autograd.grad(operators.GRFOperator(walks, f).bound.to_dense().sum(), f)
     torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-6)
 
 

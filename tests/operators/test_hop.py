@@ -3,20 +3,17 @@
 import pytest
 import torch
 
-from pyg_topomask.nn import HopMask
-from pyg_topomask.operators import HopOperator
+from pyg_topomask import nn, operators, testing, transforms
 from pyg_topomask.ops.hops import hop_pairs
-from pyg_topomask.testing import GRAPHS, OperatorCase
-from pyg_topomask.transforms import AddHops
 from tests.distances import dense_distances
 
 
-class TestHopOperator(OperatorCase):
+class TestHopOperator(testing.OperatorCase):
     values = torch.tensor([0.5, 1.0, -0.25, 0.75], dtype=torch.float64)
 
     def build(self, data, values=None):
         index, length = hop_pairs(data.edge_index, data.num_nodes, 3)
-        return HopOperator(index, length, self.values if values is None else values, data.num_nodes)
+        return operators.HopOperator(index, length, self.values if values is None else values, data.num_nodes)
 
     def reference(self, data):
         hops = dense_distances(data.edge_index, data.num_nodes)
@@ -41,12 +38,12 @@ class TestHopOperatorPerHead(TestHopOperator):
 )
 def test_tables_that_do_not_fit(index, length, message):
     with pytest.raises(ValueError, match=message):
-        HopOperator(torch.tensor(index), torch.tensor(length), torch.ones(4), 3)
+        operators.HopOperator(torch.tensor(index), torch.tensor(length), torch.ones(4), 3)
 
 
 @pytest.mark.parametrize("positive", [True, False])
 def test_a_mask_starts_at_the_inverse_of_the_number_of_nodes_on_the_way(positive):
-    data, mask = AddHops(2)(GRAPHS["path"].clone()), HopMask(2, 2, positive).double()
+    data, mask = transforms.AddHops(2)(testing.GRAPHS["path"].clone()), nn.HopMask(2, 2, positive).double()
     hops = dense_distances(data.edge_index, 4).expand(2, -1, -1)
     start = torch.where(hops <= 2, 1 / (1 + hops), 0)
     torch.testing.assert_close(mask(data).to_dense(), start, rtol=1e-6, atol=0)

@@ -6,13 +6,10 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_undirected
 
-from pyg_topomask import nn
-from pyg_topomask.expressivity import distinguishes
+from pyg_topomask import expressivity, nn, testing, transforms
 from pyg_topomask.ops import sample_walks
-from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import that_add
 
-DATA = GRAPHS["one_way"]  # a missed transpose shows on a directed graph
+DATA = testing.GRAPHS["one_way"]  # a missed transpose shows on a directed graph
 WEIGHT = torch.tensor([0.5, 1.5, 2.0, 0.25, 1.0])
 # PyG makes sparse matrices without saying whether torch should check them, which newer torch asks for.
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
@@ -64,7 +61,7 @@ def test_layers_and_transforms_take_every_format(name, store):
     torch.manual_seed(0)
     layer = nn.GPSLayer(8, GCNConv(8, 8), MODULES[name]()).eval()
     data = Data(x=torch.randn(5, 8), edge_index=to_undirected(DATA.edge_index), num_nodes=5)
-    add = that_add(layer.attn.requires, seed=0)
+    add = transforms.that_add(layer.attn.requires, seed=0)
     plain, other = add(data.clone()), data.clone()
     if store is EdgeIndex:
         other.edge_index = EdgeIndex(other.edge_index, sparse_size=(5, 5))
@@ -81,12 +78,12 @@ def test_layers_and_transforms_take_every_format(name, store):
 @pytest.mark.parametrize("store", [ToSparseTensor(), EdgeIndex])
 def test_expressivity_reads_every_format(store):
     def stored(name):
-        data = GRAPHS[name].clone()
+        data = testing.GRAPHS[name].clone()
         if store is EdgeIndex:
             data.edge_index = EdgeIndex(data.edge_index, sparse_size=(data.num_nodes, data.num_nodes))
             return data
         return store(data)
 
-    assert distinguishes(stored("star"), stored("one_way"))
-    assert not distinguishes(stored("star"), GRAPHS["star"])
-    assert not distinguishes(GRAPHS["star"], GRAPHS["star"], transform=ToSparseTensor())
+    assert expressivity.distinguishes(stored("star"), stored("one_way"))
+    assert not expressivity.distinguishes(stored("star"), testing.GRAPHS["star"])
+    assert not expressivity.distinguishes(testing.GRAPHS["star"], testing.GRAPHS["star"], transform=ToSparseTensor())

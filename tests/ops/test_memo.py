@@ -5,11 +5,9 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
-from pyg_topomask.ops import memo
+from pyg_topomask import nn, ops, testing
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.walks import product as pairs
-from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddRandomWalks
 
 
@@ -83,8 +81,8 @@ def test_a_new_tensor_at_an_old_id_is_not_mistaken():
 
 @pytest.mark.parametrize("path", ["factored", "pairwise"])
 def test_batches_are_freed(path):
-    attentions = [GRFAttention(8, path=path), MaskedAttention(8), MaskedAttention(8, kernel="softmax")]
-    parts = [AddRandomWalks(seed=0)(GRAPHS[name].clone()) for name in ("star", "path")]
+    attentions = [nn.GRFAttention(8, path=path), nn.MaskedAttention(8), nn.MaskedAttention(8, kernel="softmax")]
+    parts = [AddRandomWalks(seed=0)(testing.GRAPHS[name].clone()) for name in ("star", "path")]
     batch = Batch.from_data_list(parts)
     for attn in attentions:
         attn(torch.randn(9, 8), batch.batch, batch).sum().backward()
@@ -101,8 +99,8 @@ def test_graph_structures_are_built_once_for_all_layers(monkeypatch):
     monkeypatch.setattr(
         pairs.WalkProduct, "__init__", lambda self, *args: (built.append(weakref.ref(self)), original(self, *args))[0]
     )
-    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
-    model = GPSModel(4, 8, 2, 3, attn=lambda _: GRFAttention(8))
+    data = AddRandomWalks(seed=0)(testing.GRAPHS["star"].clone())
+    model = nn.GPSModel(4, 8, 2, 3, attn=lambda _: nn.GRFAttention(8))
     for _ in range(2):
         model(data.x.float(), data.edge_index, None, data).sum().backward()
     assert len(built) == 1
@@ -113,11 +111,11 @@ def test_graph_structures_are_built_once_for_all_layers(monkeypatch):
 
 def test_nothing_is_kept_while_a_graph_is_captured(monkeypatch):
     """A captured CUDA graph would read one batch's results in each replay; with a plan, it reads those of the plan."""
-    model = GPSModel(4, 8, 2, 1, attn=lambda _: GRFAttention(8, 2)).eval()
-    batch = Batch.from_data_list([AddRandomWalks(4, seed=0)(GRAPHS[name].clone()) for name in ("path", "star")])
+    model = nn.GPSModel(4, 8, 2, 1, attn=lambda _: nn.GRFAttention(8, 2)).eval()
+    batch = Batch.from_data_list([AddRandomWalks(4, seed=0)(testing.GRAPHS[name].clone()) for name in ("path", "star")])
     x = torch.randn(batch.num_nodes, 4)
     plan, wanted = model.plan(batch), model(x, batch.edge_index, batch.batch, batch)
-    monkeypatch.setattr(memo, "is_captured", lambda x: True)
+    monkeypatch.setattr(ops.memo, "is_captured", lambda x: True)
     torch.testing.assert_close(model(x, batch.edge_index, plan=plan), wanted)
     with pytest.raises(RuntimeError, match=r"capture model\(x, edge_index, plan=plan\)"):
         model(x, batch.edge_index, batch.batch, batch)

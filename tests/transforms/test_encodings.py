@@ -9,18 +9,11 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddRandomWalkPE
 from torch_geometric.utils import to_undirected
 
+from pyg_topomask import transforms
 from pyg_topomask.ops.encodings import diagonals, spectral
 from pyg_topomask.ops.encodings.diagonals import return_probabilities_reference
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.testing import GRAPHS, dense_adjacency, permute
-from pyg_topomask.transforms import (
-    AddElectrostaticEncoding,
-    AddHeatDiagonalEncoding,
-    AddLaplacianEncoding,
-    AddRandomWalkEncoding,
-    AddRelativeWalkEncoding,
-    AddShortestPathBias,
-)
 from tests.transforms.encoding_cases import CASES, added, each_case, joined, path, random_graph
 
 STEPS = [1, 2, 3, 5, 8]
@@ -29,7 +22,7 @@ TIMES = [0.0, 0.5, 1.0, 7.0]
 
 @each_case
 def test_return_probabilities(data):
-    found = AddRandomWalkEncoding(STEPS)(data)
+    found = transforms.AddRandomWalkEncoding(STEPS)(data)
     assert found.random_walk_diagonal.dtype == torch.float32
     wanted = return_probabilities_reference(joined(data), STEPS)
     torch.testing.assert_close(found.random_walk_diagonal.double(), wanted, rtol=0, atol=2e-6)
@@ -38,7 +31,7 @@ def test_return_probabilities(data):
 def test_return_probabilities_are_those_of_pyg():
     for data in (random_graph(50), CASES["random directed"], path(7)):
         wanted = AddRandomWalkPE(12)(data.clone()).random_walk_pe
-        found = AddRandomWalkEncoding(range(1, 13))(data).random_walk_diagonal
+        found = transforms.AddRandomWalkEncoding(range(1, 13))(data).random_walk_diagonal
         torch.testing.assert_close(found, wanted, rtol=0, atol=2e-6)
 
 
@@ -50,13 +43,13 @@ def test_return_probabilities_of_large_graphs(max_nnz, monkeypatch):
         monkeypatch.setattr(diagonals, "_next_nnz", lambda *args: 10**12)
     for data in (CASES["random"], CASES["random directed"], GRAPHS["weighted"]):
         wanted = return_probabilities_reference(joined(data), STEPS)
-        found = AddRandomWalkEncoding(STEPS)(data).random_walk_diagonal.double()
+        found = transforms.AddRandomWalkEncoding(STEPS)(data).random_walk_diagonal.double()
         torch.testing.assert_close(found, wanted, rtol=0, atol=2e-6)
 
 
 @each_case
 def test_heat_diagonals(data):
-    found = AddHeatDiagonalEncoding(TIMES)(data).heat_diagonal.double()
+    found = transforms.AddHeatDiagonalEncoding(TIMES)(data).heat_diagonal.double()
     (lap,) = laplacian_reference(joined(data), None)
     values, vectors = torch.linalg.eigh(lap)
     keep = values > 1e-8
@@ -71,7 +64,7 @@ def test_heat_diagonals_of_large_diffusion():
     edges, weight = to_undirected(torch.stack([nodes, nodes + 1]), weight)
     weak = Data(edge_index=edges, edge_weight=weight, num_nodes=10)
     strong = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), edge_weight=torch.full((2,), 1e5), num_nodes=2)
-    transform = AddHeatDiagonalEncoding([50.0])
+    transform = transforms.AddHeatDiagonalEncoding([50.0])
     for data in (path(10), weak):
         (lap,) = laplacian_reference(joined(data), None)
         values, vectors = torch.linalg.eigh(lap)
@@ -83,7 +76,10 @@ def test_heat_diagonals_of_large_diffusion():
 def test_one_way_edges_count_in_both_directions():
     data = CASES["random directed"]
     both = Data(edge_index=to_undirected(data.edge_index), num_nodes=data.num_nodes)
-    for transform in (AddHeatDiagonalEncoding([1.0]), *(AddLaplacianEncoding(5, norm) for norm in (None, "sym", "rw"))):
+    for transform in (
+        transforms.AddHeatDiagonalEncoding([1.0]),
+        *(transforms.AddLaplacianEncoding(5, norm) for norm in (None, "sym", "rw")),
+    ):
         mine, theirs = added(transform, data), added(transform, both)
         assert all(torch.equal(mine[key].nan_to_num(), value.nan_to_num()) for key, value in theirs.items())
 
@@ -100,7 +96,7 @@ def unconverged(*args, **settings):
 @pytest.mark.parametrize("norm", ["sym", "rw", None])
 def test_laplacian_eigenpairs(data, norm):
     size, k = data.num_nodes, 6
-    found = AddLaplacianEncoding(k, norm)(data)
+    found = transforms.AddLaplacianEncoding(k, norm)(data)
     vectors, values = found.laplacian_vectors, found.laplacian_values
     assert vectors.dtype == values.dtype == torch.float32
     assert vectors.shape == values.shape == (size, k)
@@ -121,7 +117,7 @@ def test_laplacian_eigenpairs(data, norm):
 
 def test_signs_follow_a_relabelling():
     data, perm = random_graph(40, 8.0), torch.randperm(40)
-    found, moved = AddLaplacianEncoding(4)(data), AddLaplacianEncoding(4)(permute(data, perm))
+    found, moved = transforms.AddLaplacianEncoding(4)(data), transforms.AddLaplacianEncoding(4)(permute(data, perm))
     assert found.laplacian_values[0].diff().min() > 1e-3
     torch.testing.assert_close(moved.laplacian_vectors, found.laplacian_vectors[perm], rtol=0, atol=1e-5)
 
@@ -129,7 +125,7 @@ def test_signs_follow_a_relabelling():
 @pytest.mark.parametrize("norm", spectral.EIGVEC_NORMS)
 def test_eigenvector_norms(norm):
     data = random_graph(30, 8.0)
-    plain = AddLaplacianEncoding(5)(data)
+    plain = transforms.AddLaplacianEncoding(5)(data)
     vectors, values = plain.laplacian_vectors.double(), plain.laplacian_values[0].double()
     root, size = torch.where(values < 1e-6, 1.0, values).sqrt(), vectors.abs()
     wanted = {
@@ -140,7 +136,7 @@ def test_eigenvector_norms(norm):
         "wavelength-asin": torch.asin((vectors / size.max(0).values).clamp(-1, 1)) / root,
         "wavelength-soft": vectors / ((size.softmax(0) * size).sum(0) * root),
     }[norm]
-    found = AddLaplacianEncoding(5, eigvec_norm=norm)(data).laplacian_vectors.double()
+    found = transforms.AddLaplacianEncoding(5, eigvec_norm=norm)(data).laplacian_vectors.double()
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3 if "asin" in norm else 1e-5)
 
 
@@ -149,7 +145,7 @@ def test_large_graphs_by_every_way(way, monkeypatch):
     data = Batch.from_data_list([random_graph(300, 6.0), path(90), path(1), path(90)])
     data = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
     for norm in ("sym", None):
-        wanted = AddLaplacianEncoding(12, norm)(data)
+        wanted = transforms.AddLaplacianEncoding(12, norm)(data)
         monkeypatch.setattr(spectral, "DENSE_NODES", 10)
         if way != "both":
             monkeypatch.setattr(spectral, "_lanczos", failing)
@@ -157,7 +153,7 @@ def test_large_graphs_by_every_way(way, monkeypatch):
             monkeypatch.setattr(spectral, "_inverse_lanczos", failing)
         if way == "all pairs":  # LAPACK fails to find some of them alone
             monkeypatch.setattr(spectral, "eigh", unconverged)
-        found = AddLaplacianEncoding(12, norm)(data)
+        found = transforms.AddLaplacianEncoding(12, norm)(data)
         monkeypatch.undo()
         torch.testing.assert_close(found.laplacian_values, wanted.laplacian_values, rtol=0, atol=1e-6)
         (lap,) = laplacian_reference(joined(data), norm)
@@ -171,12 +167,12 @@ def test_a_graph_beyond_all_ways_says_so(monkeypatch):
         monkeypatch.setattr(spectral, name, value)
     monkeypatch.setattr(spectral, "_inverse_lanczos", failing)
     with pytest.raises(RuntimeError, match="component of 90 nodes"):
-        AddLaplacianEncoding(3)(path(90))
+        transforms.AddLaplacianEncoding(3)(path(90))
 
 
 @each_case
 def test_electrostatic_encoding(data):
-    found = AddElectrostaticEncoding()(data).electrostatic.double()
+    found = transforms.AddElectrostaticEncoding()(data).electrostatic.double()
     size = data.num_nodes
     assert found.shape == (size, 8)
     if size == 0:
@@ -200,7 +196,7 @@ def test_relative_walks(data):
     strength = adj.sum(1, keepdim=True)
     walk = adj / torch.where(strength > 0, strength, 1)
     wanted = torch.stack([torch.linalg.matrix_power(walk, k).flatten() for k in steps], dim=1)
-    found = AddRelativeWalkEncoding(steps)(data).pair_relative_walk
+    found = transforms.AddRelativeWalkEncoding(steps)(data).pair_relative_walk
     torch.testing.assert_close(found.double(), wanted, rtol=0, atol=2e-6)
 
 
@@ -213,7 +209,7 @@ def test_shortest_paths(data):
     typed = data.clone()
     typed.edge_attr = torch.arange(data.edge_index.size(1)) % 7
     type_of = dict(zip(map(tuple, data.edge_index.t().tolist()), typed.edge_attr.tolist()))
-    found = AddShortestPathBias(kinds, paths=True)(typed)
+    found = transforms.AddShortestPathBias(kinds, paths=True)(typed)
     lengths = dict(nx.all_pairs_shortest_path_length(graph))
     wanted = [
         min(lengths[i].get(j, 99), kinds - 1) if j in lengths[i] else kinds for i in range(size) for j in range(size)
@@ -230,5 +226,5 @@ def test_shortest_paths(data):
 
 
 def test_degrees_without_pairs():
-    found = added(AddShortestPathBias(pairs=False), path(9000))
+    found = added(transforms.AddShortestPathBias(pairs=False), path(9000))
     assert set(found) == {"shortest_path_in_degree", "shortest_path_out_degree"}

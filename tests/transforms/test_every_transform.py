@@ -12,10 +12,8 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import AddSelfLoops, Compose
 
-from pyg_topomask import transforms
-from pyg_topomask.nn import ExphormerAttention, GRFMask, GridHeatMask, TreeMask
+from pyg_topomask import nn, transforms
 from pyg_topomask.testing import GRAPHS, empty_graph, permute
-from pyg_topomask.transforms import AddHops, AddRandomWalks, AddTreeOrder, that_add
 from pyg_topomask.transforms.base import GraphTransform
 from tests.transforms.encoding_cases import CASES, added, assert_same, path, random_graph
 
@@ -70,16 +68,16 @@ def test_many_graphs_at_once_and_in_a_batch_give_what_one_does(name):
 @each_transform
 def test_a_transform_is_found_by_what_it_adds(name):
     requires = list(added(make(name), graphs_for(name)[0]))
-    (found,) = that_add(requires, **SETTINGS).transforms
+    (found,) = transforms.that_add(requires, **SETTINGS).transforms
     assert repr(found) == repr(make(name))
 
 
 def test_transforms_are_found_in_order_and_with_names_of_their_own():
-    prepare = that_add(["tree_index", "own", "far_index", "far_diagonal"], name="far", max_length=2, seed=3)
+    prepare = transforms.that_add(["tree_index", "own", "far_index", "far_diagonal"], name="far", max_length=2, seed=3)
     assert list(map(repr, prepare.transforms)) == [
-        repr(AddTreeOrder()), repr(AddRandomWalks(name="far", max_length=2, seed=3))
+        repr(transforms.AddTreeOrder()), repr(transforms.AddRandomWalks(name="far", max_length=2, seed=3))
     ]  # fmt: skip
-    assert that_add(["own"]).transforms == []
+    assert transforms.that_add(["own"]).transforms == []
 
 
 @each_transform
@@ -98,17 +96,17 @@ def test_the_result_depends_on_the_settings_and_the_graph_alone(name):
 
 
 READERS = [
-    (GRFMask(), "walks on this graph were drawn for 7 nodes, but it has 3"),
-    (ExphormerAttention(8), "expander edges on this graph were drawn for 7 nodes, but it has 3"),
-    (TreeMask(), "spanning trees on this graph were drawn for 7 nodes, but it has 3"),
-    (GridHeatMask(), "grids on this graph have 7 nodes, but it has 3"),
+    (nn.GRFMask(), "walks on this graph were drawn for 7 nodes, but it has 3"),
+    (nn.ExphormerAttention(8), "expander edges on this graph were drawn for 7 nodes, but it has 3"),
+    (nn.TreeMask(), "spanning trees on this graph were drawn for 7 nodes, but it has 3"),
+    (nn.GridHeatMask(), "grids on this graph have 7 nodes, but it has 3"),
 ]
 
 
 @pytest.mark.parametrize(("reader", "message"), READERS)
 def test_what_was_added_ahead_of_sampling_is_refused(reader, message):
     """PyG's samplers copy it unchanged; in a batch, also where the total is right."""
-    prepare = that_add(reader.requires, **{"seed": 0, **reader.transform_settings})
+    prepare = transforms.that_add(reader.requires, **{"seed": 0, **reader.transform_settings})
 
     def read(graph):
         return reader(torch.ones(graph.num_nodes, 8), graph=graph) if reader.requires[0][0] == "e" else reader(graph)
@@ -167,11 +165,11 @@ def test_as_a_pre_transform_in_a_compose(name, tmp_path):
     dataset.load(dataset.processed_paths[0])
     for data, graph in zip(dataset, graphs, strict=True):
         assert_near(data.to_dict(), transform(graph).to_dict())
-    both = AddHops()(make(name)(dataset))
+    both = transforms.AddHops()(make(name)(dataset))
     assert type(both) is Stored
     assert both.num_features == dataset.num_features
     for data, graph in zip(both[torch.tensor([1, 0])], reversed(graphs), strict=True):
-        assert_near(data.to_dict(), AddHops()(transform(graph)).to_dict())
+        assert_near(data.to_dict(), transforms.AddHops()(transform(graph)).to_dict())
     assert isinstance(make(name)(list(dataset)), list)
     assert "hop_index" not in dataset[0]
     batch = next(iter(DataLoader(dataset, batch_size=2)))

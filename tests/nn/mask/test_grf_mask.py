@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.nn import GRFAttention, GRFMask
-from pyg_topomask.ops import deconvolve, reach
+from pyg_topomask import nn, ops, transforms
 from pyg_topomask.testing import GRAPHS, dense_adjacency
-from pyg_topomask.transforms import AddRandomWalks, that_add
 from tests.expressivity.graphs import cycles
 
 F, G = [1.2, 0.5, -0.3], [-0.4, 0.7, 0.2]
@@ -19,7 +17,7 @@ OFF = ~torch.eye(5, dtype=torch.bool)
 
 
 def walked(data, **settings):
-    return AddRandomWalks(**{"num_walks": 4, "max_length": K, "seed": 0, **settings})(data.clone())
+    return transforms.AddRandomWalks(**{"num_walks": 4, "max_length": K, "seed": 0, **settings})(data.clone())
 
 
 def series(data, coeffs):
@@ -30,7 +28,7 @@ def series(data, coeffs):
 
 
 def mask_of(f=F, g=G, **settings):
-    mask = GRFMask(**{"max_length": len(f) - 1, **settings}).double()
+    mask = nn.GRFMask(**{"max_length": len(f) - 1, **settings}).double()
     with torch.no_grad():
         mask.modulation.copy_(torch.as_tensor(f))
         if mask.key_modulation is not None:
@@ -40,7 +38,7 @@ def mask_of(f=F, g=G, **settings):
 
 def samples(data, mask, **settings):
     """Many draws of a mask, ``[DRAWS, N, N]``, as the blocks of one batch."""
-    batch = Batch.from_data_list(AddRandomWalks(4, K, seed=None, **settings)([data] * DRAWS))
+    batch = Batch.from_data_list(transforms.AddRandomWalks(4, K, seed=None, **settings)([data] * DRAWS))
     with torch.no_grad():
         dense = mask(batch).to_dense().view(DRAWS, data.num_nodes, DRAWS, data.num_nodes)
     return dense[torch.arange(DRAWS), :, torch.arange(DRAWS)]
@@ -102,23 +100,23 @@ def test_only_the_diagonal_is_corrected():
         ("geometric", [1, 1 / 2, 1 / 4, 1 / 8]),
         ("far", [1 / 4] * 4),
         ([2.0, -1], [2, -1, 0, 0]),
-        (deconvolve(torch.tensor([1.0, 1, 1, 1])), [1, 1 / 2, 3 / 8, 5 / 16]),
+        (ops.deconvolve(torch.tensor([1.0, 1, 1, 1])), [1, 1 / 2, 3 / 8, 5 / 16]),
     ],
 )
 def test_initial_modulation(initial, wanted):
-    mask = GRFMask(2, max_length=3, initial=initial, key_modulation=True)
+    mask = nn.GRFMask(2, max_length=3, initial=initial, key_modulation=True)
     assert len([*mask.parameters()]) == 2
     for parameter in mask.parameters():
         torch.testing.assert_close(parameter.detach(), torch.tensor([wanted, wanted], dtype=torch.float32))
     if initial == "exp":
-        f = GRFMask(max_length=400).modulation[:13].detach().double().numpy()
+        f = nn.GRFMask(max_length=400).modulation[:13].detach().double().numpy()
         np.testing.assert_allclose(np.convolve(f, f)[:13], [1 / math.factorial(k) for k in range(13)], atol=1e-10)
 
 
 def test_the_far_mask_reaches_further_than_the_default_one():
     found = []
-    for mask in (GRFMask(), GRFMask(initial="far")):
-        shares = reach(mask, that_add(mask.requires, seed=0, **mask.transform_settings)(cycles(150)))
+    for mask in (nn.GRFMask(), nn.GRFMask(initial="far")):
+        shares = ops.reach(mask, transforms.that_add(mask.requires, seed=0, **mask.transform_settings)(cycles(150)))
         found.append(float(shares[:-1] @ torch.arange(17.0).double()))
     assert mask.stitch == 3
     assert found[0] < 0.9 < 2.5 < found[1]
@@ -198,4 +196,4 @@ def test_damaged_tables_are_refused_before_any_path_reads_them(path, attribute, 
     graph = walked(cycles(30), max_length=3)
     graph[attribute] = change(graph[attribute])
     with pytest.raises(ValueError, match=message):
-        GRFAttention(16, 4, max_length=3, path=path)(torch.randn(30, 16), None, graph)
+        nn.GRFAttention(16, 4, max_length=3, path=path)(torch.randn(30, 16), None, graph)

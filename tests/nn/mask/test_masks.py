@@ -11,11 +11,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import from_networkx, to_undirected
 
-from pyg_topomask import nn
-from pyg_topomask.operators import HeatOperator, PowerSeriesOperator
-from pyg_topomask.ops import deconvolve
-from pyg_topomask.testing import GRAPHS, dense_adjacency, prepared
-from pyg_topomask.transforms import AddGridShape, AddPositions, AddTreeOrder
+from pyg_topomask import nn, operators, ops, testing, transforms
 from tests.distances import dense_distances
 from tests.transforms.encoding_cases import grid
 
@@ -23,12 +19,12 @@ from tests.transforms.encoding_cases import grid
 @pytest.mark.parametrize("kind", ["combinatorial", "normalized", "random_walk", "adjacency"])
 @pytest.mark.parametrize("name", ["weighted", "isolated"])
 def test_heat_is_the_operator_at_the_times_of_the_heads(name, kind):
-    mask, data = nn.HeatMask(heads=2, time=0.7, laplacian=kind, tol=1e-10).double(), GRAPHS[name]
+    mask, data = nn.HeatMask(heads=2, time=0.7, laplacian=kind, tol=1e-10).double(), testing.GRAPHS[name]
     with torch.no_grad():
         mask.raw_time[1] += 1
     assert torch.allclose(mask.time[0], torch.tensor(0.7).double())
     weight = data.get("edge_weight")
-    wanted = HeatOperator(data.edge_index, data.num_nodes, mask.time, weight, kind, tol=1e-10)
+    wanted = operators.HeatOperator(data.edge_index, data.num_nodes, mask.time, weight, kind, tol=1e-10)
     torch.testing.assert_close(mask(data).to_dense(), wanted.to_dense())
 
 
@@ -44,10 +40,10 @@ def test_the_time_stays_in_its_range(cls):
 
 
 def test_grid_heat_of_unequal_grids_is_the_exponential():
-    parts = [AddGridShape()(grid(*shape)) for shape in ((2, 3), (3, 2), (3, 2), (4, 2))]
+    parts = [transforms.AddGridShape()(grid(*shape)) for shape in ((2, 3), (3, 2), (3, 2), (4, 2))]
     mask = nn.GridHeatMask(heads=2, time=0.6).double()
     dense = mask(Batch.from_data_list(parts)).to_dense()
-    heats = (HeatOperator(part.edge_index, part.num_nodes, 0.6, tol=1e-12).to_dense() for part in parts)
+    heats = (operators.HeatOperator(part.edge_index, part.num_nodes, 0.6, tol=1e-12).to_dense() for part in parts)
     torch.testing.assert_close(dense, torch.block_diag(*heats).expand(2, -1, -1), check_dtype=False)
 
 
@@ -55,7 +51,7 @@ def test_grid_heat_of_unequal_grids_is_the_exponential():
 def test_toeplitz_is_a_function_of_the_offset(function):
     mask = nn.ToeplitzMask((3, 4), heads=2, function=function).double()
     torch.nn.init.normal_(mask.weight)
-    parts = [AddGridShape()(grid(*shape)) for shape in ((3, 4), (2, 3), (2, 3))]
+    parts = [transforms.AddGridShape()(grid(*shape)) for shape in ((3, 4), (2, 3), (2, 3))]
     dense = mask(Batch.from_data_list(parts)).to_dense()
     start = 0
     for shape in ((3, 4), (2, 3), (2, 3)):
@@ -72,13 +68,13 @@ def test_toeplitz_is_a_function_of_the_offset(function):
 TREES = {
     "tree": from_networkx(nx.random_labeled_tree(12, seed=0)),
     "forest": from_networkx(nx.disjoint_union(nx.path_graph(3), nx.star_graph(4))),
-    **{name: GRAPHS[name] for name in ("path", "star", "single", "isolated")},
+    **{name: testing.GRAPHS[name] for name in ("path", "star", "single", "isolated")},
 }
 
 
 @pytest.mark.parametrize("name", TREES)
 def test_masks_of_trees_are_functions_of_the_distance(name):
-    data = AddTreeOrder()(TREES[name].clone())
+    data = transforms.AddTreeOrder()(TREES[name].clone())
     distance = dense_distances(data.edge_index, data.num_nodes)
     tree = nn.TreeMask(heads=2, max_hops=4).double()
     torch.nn.init.normal_(tree.values)
@@ -91,7 +87,7 @@ def test_masks_of_trees_are_functions_of_the_distance(name):
 
 
 def test_layers_share_what_depends_on_the_trees_alone():
-    batch = Batch.from_data_list([AddTreeOrder()(data.clone()) for data in TREES.values()])
+    batch = Batch.from_data_list([transforms.AddTreeOrder()(data.clone()) for data in TREES.values()])
     assert nn.TreeMask()(batch).parent is nn.ForestMask(heads=3)(batch).parent
 
 
@@ -99,7 +95,7 @@ def test_lengths_of_edges_reach_the_forest():
     data = TREES["tree"].clone()
     key = data.edge_index.amin(0) * 12 + data.edge_index.amax(0)
     data.far = torch.rand(144, generator=torch.Generator().manual_seed(0))[key]  # equal in both directions
-    made = AddTreeOrder(length="far")(data)
+    made = transforms.AddTreeOrder(length="far")(data)
     wanted = torch.exp(-0.5 * dense_distances(made.edge_index, 12, made.far))
     torch.testing.assert_close(nn.ForestMask().double()(made).to_dense(), wanted, rtol=1e-6, atol=1e-7)
 
@@ -107,14 +103,14 @@ def test_lengths_of_edges_reach_the_forest():
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("name", ["weighted", "one_way", "isolated"])
 def test_power_series_of_the_normalised_adjacency(name, symmetric):
-    data, f = GRAPHS[name], torch.tensor([[1.2, 0.5, -0.3, 0.25], [0.5, 0.1, 0.2, 0.0]], dtype=torch.float64)
+    data, f = testing.GRAPHS[name], torch.tensor([[1.2, 0.5, -0.3, 0.25], [0.5, 0.1, 0.2, 0.0]], dtype=torch.float64)
     mask = nn.PowerSeriesMask(heads=2, max_length=3, symmetric=symmetric).double()
     mask.modulation.data.copy_(f)
-    strength = dense_adjacency(data).sum(1)
+    strength = testing.dense_adjacency(data).sum(1)
     root = torch.where(strength > 0, strength, 1).sqrt()
-    weight = dense_adjacency(data)[tuple(data.edge_index)] / root[data.edge_index[0]] / root[data.edge_index[1]]
+    weight = testing.dense_adjacency(data)[tuple(data.edge_index)] / root[data.edge_index[0]] / root[data.edge_index[1]]
     for found, coeffs in ((mask(data), f), (mask(data).bound, f.abs())):
-        phi = PowerSeriesOperator(data.edge_index, data.num_nodes, coeffs, weight).to_dense()
+        phi = operators.PowerSeriesOperator(data.edge_index, data.num_nodes, coeffs, weight).to_dense()
         wanted = phi @ phi.mT if symmetric else phi
         torch.testing.assert_close(found.to_dense(), wanted, rtol=1e-6, atol=1e-9)
 
@@ -130,7 +126,7 @@ def test_power_series_of_the_normalised_adjacency(name, symmetric):
 )
 def test_learned_weights_and_lengths_of_edges_have_a_gradient(build, attribute):
     mask, edges = build().double(), torch.tensor([[0, 0, 1, 3], [1, 2, 2, 4]])
-    graph = AddTreeOrder()(Data(edge_index=torch.cat([edges, edges.flip(0)], 1), num_nodes=6))
+    graph = transforms.AddTreeOrder()(Data(edge_index=torch.cat([edges, edges.flip(0)], 1), num_nodes=6))
     num, x = (4, 6)[attribute == "tree_length"], torch.randn(6, 2, dtype=torch.float64)
     numbers = torch.rand(num, dtype=torch.float64, requires_grad=True)
 
@@ -174,14 +170,14 @@ def test_power_series_starts_where_graph_random_features_start():
 
 def test_deconvolution():
     alpha = torch.tensor([[1.0, 0.5, 0.25, -0.2], [2.0, 0.0, 0.3, 0.1]], dtype=torch.float64, requires_grad=True)
-    for row, wanted in zip(deconvolve(alpha).detach(), alpha.detach()):
+    for row, wanted in zip(ops.deconvolve(alpha).detach(), alpha.detach()):
         np.testing.assert_allclose(np.convolve(row, row)[:4], wanted, atol=1e-14)
-    assert torch.autograd.gradcheck(deconvolve, (alpha,))
+    assert torch.autograd.gradcheck(ops.deconvolve, (alpha,))
 
 
 @pytest.mark.parametrize("encoding", ["sinusoidal", "stochastic"])
 def test_low_rank_approaches_the_exponential_of_the_waves(encoding):
-    data = Batch.from_data_list([AddPositions()(Data(num_nodes=n)) for n in (5, 7)])
+    data = Batch.from_data_list([transforms.AddPositions()(Data(num_nodes=n)) for n in (5, 7)])
     mask = nn.LowRankMask(heads=2, encoding=encoding, num_waves=3, num_features=2**14, max_period=9.0).double()
     torch.manual_seed(0)
     with torch.no_grad():
@@ -209,7 +205,7 @@ def test_low_rank_approaches_the_exponential_of_the_waves(encoding):
 @torch.no_grad()
 def test_filtered_noise_has_the_correlation_of_its_filters_in_expectation():
     """At 5 standard errors over 600 seeds; and the mask has the exponential of the logits of its own noise."""
-    data = AddPositions()(Data(num_nodes=6))
+    data = transforms.AddPositions()(Data(num_nodes=6))
     data.position = data.position * 2 - 3  # gaps, and numbers below zero
     taps = torch.randn(2, 2, 4, dtype=torch.float64)  # both filters of two heads
     gap = (data.position - data.position[:, None]).long()  # from i to j
@@ -235,7 +231,7 @@ def test_filtered_noise_has_the_correlation_of_its_filters_in_expectation():
 def test_degree_is_a_sine_of_learned_numbers_of_both_degrees():
     mask, batch = (
         nn.DegreeMask(heads=2, max_degree=3).double(),
-        Batch.from_data_list([GRAPHS["star"], GRAPHS["one_way"]]),
+        Batch.from_data_list([testing.GRAPHS["star"], testing.GRAPHS["one_way"]]),
     )
     torch.nn.init.normal_(mask.logit)
     count = [min(int((batch.edge_index[0] == node).sum()), 3) for node in range(batch.num_nodes)]
@@ -246,11 +242,11 @@ def test_degree_is_a_sine_of_learned_numbers_of_both_degrees():
 
 
 def test_causal_is_a_triangle_in_every_graph():
-    batch = Batch.from_data_list([GRAPHS["path"], GRAPHS["star"]])
+    batch = Batch.from_data_list([testing.GRAPHS["path"], testing.GRAPHS["star"]])
     wanted = torch.block_diag(torch.ones(4, 4).tril(), torch.ones(5, 5).tril())
     assert torch.equal(nn.CausalMask()(batch).to_dense(), wanted)
     assert torch.equal(nn.CausalMask(reverse=True)(batch).to_dense(), wanted.t())
-    assert torch.equal(nn.CausalMask()(GRAPHS["path"]).to_dense(), wanted[:4, :4])
+    assert torch.equal(nn.CausalMask()(testing.GRAPHS["path"]).to_dense(), wanted[:4, :4])
 
 
 @pytest.mark.parametrize("path", ["auto", "blocks"])
@@ -259,7 +255,7 @@ def test_a_batch_that_only_attention_is_given(build, path):
     num_nodes = 700
     attn = nn.MaskedAttention(8, mask=build(), kernel="elu1", path=path).double().eval()
     line = torch.stack([torch.arange(num_nodes - 1), torch.arange(1, num_nodes)])
-    single = AddPositions()(Data(edge_index=to_undirected(line), num_nodes=num_nodes))
+    single = transforms.AddPositions()(Data(edge_index=to_undirected(line), num_nodes=num_nodes))
     whole = Batch.from_data_list([single, single])
     alone = Data(edge_index=whole.edge_index, position=whole.position, num_nodes=2 * num_nodes)
     x = torch.randn(2 * num_nodes, 8, dtype=torch.float64)
@@ -269,7 +265,7 @@ def test_a_batch_that_only_attention_is_given(build, path):
 
 @pytest.mark.parametrize("cls", [nn.HeatMask, nn.PowerSeriesMask])
 def test_edge_weights_may_have_a_second_axis_of_one_and_stand_in_a_sparse_matrix(cls):
-    data, mask = GRAPHS["weighted"].clone(), cls()
+    data, mask = testing.GRAPHS["weighted"].clone(), cls()
     data.edge_weight = data.edge_weight.float()
     wanted = mask(data).to_dense()
     sparse = ToSparseTensor("edge_weight")(data.clone())
@@ -296,7 +292,7 @@ def test_extreme_parameters_give_finite_outputs_and_gradients(name, path):
     build, parameter, numbers = EXTREMES[name]
     for number, kernel in itertools.product(numbers, ("relu", "softmax")):
         attn = nn.MaskedAttention(8, 2, kernel, build(), path=path)
-        (graph,) = prepared(attn, [GRAPHS["star"]])
+        (graph,) = testing.prepared(attn, [testing.GRAPHS["star"]])
         attn.mask.get_parameter(parameter).data.fill_(number)
         out = attn(torch.randn(5, 8), graph=graph)
         out.square().sum().backward()

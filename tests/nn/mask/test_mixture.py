@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask import nn, operators
-from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
+from pyg_topomask import nn, operators, ops, testing
 from pyg_topomask.ops.attention.choice import watched
 from pyg_topomask.ops.attention.mask import _sums_by_row, row_sums
 from pyg_topomask.ops.attention.masked import (
@@ -15,7 +14,6 @@ from pyg_topomask.ops.attention.masked import (
     masked_linear_attention_reference,
     masked_softmax_attention_reference,
 )
-from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import that_add
 
 MASKS = {
@@ -29,7 +27,7 @@ NAMES = ["two_parts", "isolated", "single", "star", "path"]
 
 def batch_for(module):
     settings = {"seed": 0, "num_walks": 8, "max_hops": 3, "max_length": 3}
-    return Batch.from_data_list([that_add(module.requires, **settings)(GRAPHS[name].clone()) for name in NAMES])
+    return Batch.from_data_list([that_add(module.requires, **settings)(testing.GRAPHS[name].clone()) for name in NAMES])
 
 
 @pytest.fixture(params=MASKS)
@@ -49,9 +47,9 @@ def test_equals_the_algebra_with_all_gradients(mask, kernel, normalizer):
     q, k, v = (torch.rand(graph.num_nodes, 4, width, dtype=torch.float64) for width in (5, 5, 3))
     q = q - 0.4 if kernel == "signed features" else q
     inputs = [x.requires_grad_() for x in (q, k, v, *mask.parameters())]
-    attend, reference = masked_linear_attention, masked_linear_attention_reference
+    attend, reference = ops.masked_linear_attention, masked_linear_attention_reference
     if kernel == "softmax":
-        attend, reference = masked_softmax_attention, masked_softmax_attention_reference
+        attend, reference = ops.masked_softmax_attention, masked_softmax_attention_reference
     out = attend(q, k, v, mask(graph), graph.batch, normalizer=normalizer)
     operator = mask(graph)
     dense, bound = operator.to_dense(), operator.bound.to_dense()
@@ -81,7 +79,7 @@ def test_scales_of_any_sign_and_queries_without_features():
         operators.DiagonalScaledOperator(dense, scale), operators.OnesOperator(torch.zeros(5, dtype=torch.long))
     )
     wanted = masked_linear_attention_reference(q, k, v, mask.to_dense(), bound=mask.bound.to_dense())
-    found = masked_linear_attention(q, k, v, mask)
+    found = ops.masked_linear_attention(q, k, v, mask)
     torch.testing.assert_close(found, wanted)
     assert (found[2] == 0).all()
 
@@ -94,7 +92,7 @@ def test_additive_attention_under_masks_for_groups_of_heads():
     given = [torch.randn(4, 2, dtype=torch.float64) for _ in range(2)] + [torch.randn(4, 2, 3, dtype=torch.float64)]
     mask = operators.HeadStackOperator([ones, dense])
     wanted = masked_additive_attention_reference(*given, mask.to_dense())
-    torch.testing.assert_close(masked_additive_attention(*given, mask), wanted)
+    torch.testing.assert_close(ops.masked_additive_attention(*given, mask), wanted)
 
 
 class OneEdge(torch.nn.Module):
@@ -134,7 +132,7 @@ def test_parts_of_parts_have_engines_of_their_own():
     hop, ones = nn.HopMask(2, 3)(graph), operators.OnesOperator(graph.batch)
     with watched(planned.append):
         q = torch.rand(graph.num_nodes, 4, 3)
-        masked_linear_attention(
+        ops.masked_linear_attention(
             q, q, q, nn.HopMask(4, 3)(graph) + operators.HeadStackOperator([ones, hop], [2, 2]), graph.batch
         )
     assert [type(problem.mask).__name__ for problem in planned] == ["HopOperator", "NoneType", "HopOperator"]
@@ -163,7 +161,7 @@ def test_a_part_within_its_error_counts_alike_with_and_without_compiled_code(mon
     for native in ("1", "0"):
         monkeypatch.setenv("TOPOMASK_NATIVE", native)
         mask = nn.HeatMask()(graph) + operators.OnesOperator(graph.batch) * 1e-5
-        found.append(masked_linear_attention(q, k, v, mask, graph.batch))
+        found.append(ops.masked_linear_attention(q, k, v, mask, graph.batch))
     torch.testing.assert_close(*found)
 
 

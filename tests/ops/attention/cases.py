@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask import operators
+from pyg_topomask import nn, operators, transforms
 from pyg_topomask.limits import limits
-from pyg_topomask.nn import GRFMask
 from pyg_topomask.ops.attention.choice import ENGINES
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, parts
 from pyg_topomask.ops.attention.kernels import Kernel
@@ -26,7 +25,6 @@ from pyg_topomask.ops.attention.masked import (
 )
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.native import loader
-from pyg_topomask.transforms import AddRandomWalks
 
 needs_compiler = pytest.mark.skipif(bool(loader.missing("pairs")), reason="needs a C++ compiler")
 
@@ -84,7 +82,7 @@ def draw(*shape: int, positive: bool = False) -> Tensor:
 @cache
 def walked(diagonal: str = "independent") -> Batch:
     """The four graphs with random walks."""
-    walk = AddRandomWalks(6, 3, seed=0, diagonal=diagonal)
+    walk = transforms.AddRandomWalks(6, 3, seed=0, diagonal=diagonal)
     graphs = []
     for number in (0, 1, 3, 4):
         node = (number == RAGGED).nonzero().flatten()
@@ -96,7 +94,7 @@ def walked(diagonal: str = "independent") -> Batch:
 def grf(*modulation: Tensor, data: Data | None = None, **settings) -> operators.GRFOperator:
     """The GRF operator of the four graphs; a second function is that of the keys."""
     heads = modulation[0].size(0) if modulation[0].dim() == 2 else 1
-    mask = GRFMask(heads, 3, key_modulation=len(modulation) == 2, **settings).to(modulation[0].dtype)
+    mask = nn.GRFMask(heads, 3, key_modulation=len(modulation) == 2, **settings).to(modulation[0].dtype)
     for name, f in zip(("modulation", "key_modulation"), modulation):
         delattr(mask, name)
         setattr(mask, name, f)

@@ -6,15 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import leaky_relu
 
-from pyg_topomask.operators import (
-    DenseOperator,
-    GridHeatOperator,
-    HeatOperator,
-    OnesOperator,
-    SparseFactorOperator,
-    SparseOperator,
-)
-from pyg_topomask.ops import explain, masked_additive_attention, masked_linear_attention, masked_softmax_attention
+from pyg_topomask import operators, ops
 from pyg_topomask.ops.attention.choice import PATHS
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.masked import (
@@ -26,15 +18,15 @@ from tests.ops.attention.cases import MASKS, draw, features
 from tests.ops.compare import with_gradients
 
 FUNCTIONS = {
-    "linear": masked_linear_attention,
-    "softmax": masked_softmax_attention,
-    "additive": lambda q, k, *rest, **more: masked_additive_attention(q[..., 0], k[..., 0], *rest, **more),
+    "linear": ops.masked_linear_attention,
+    "softmax": ops.masked_softmax_attention,
+    "additive": lambda q, k, *rest, **more: ops.masked_additive_attention(q[..., 0], k[..., 0], *rest, **more),
 }
 every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 
 
 def paths_of(function):
-    return [path for path in PATHS if path != "factored" or function is masked_linear_attention]
+    return [path for path in PATHS if path != "factored" or function is ops.masked_linear_attention]
 
 
 def masked(name="grf_signed", dtype=torch.float64):
@@ -68,7 +60,9 @@ def test_the_references_are_the_formula():
 def test_a_tensor_is_the_mask_that_an_operator_makes_of_it(function, shape):
     q, matrix = torch.rand(2, 2, 3), torch.randn(shape)
     for normalizer in ("bound", "signed"):
-        found, wanted = (function(q, q, q, mask, normalizer=normalizer) for mask in (matrix, DenseOperator(matrix)))
+        found, wanted = (
+            function(q, q, q, mask, normalizer=normalizer) for mask in (matrix, operators.DenseOperator(matrix))
+        )
         torch.testing.assert_close(found, wanted)
 
 
@@ -89,7 +83,7 @@ def test_half_precision_is_computed_in_float32(function, dtype):
 def test_a_half_precision_mask_is_read_in_float32(function):
     value = torch.rand(30).bfloat16()
     index = torch.randint(17, (2, 30)).unique(dim=1)
-    half, wide = (SparseFactorOperator((index, x[: index.size(1)]), None, 17) for x in (value, value.float()))
+    half, wide = (operators.SparseFactorOperator((index, x[: index.size(1)]), None, 17) for x in (value, value.float()))
     x = [x.float() for x in features(Kernel("linear"), 17)]
     for path in paths_of(function):
         torch.testing.assert_close(function(*x, half, None, path), function(*x, wide, None, path))
@@ -123,9 +117,9 @@ def test_nan_in_one_graph_stays_there(function, mask):
     edges = torch.stack([torch.arange(40), hub])[:, torch.arange(40) != hub]
     edges = torch.cat([edges, edges.flip(0)], 1)
     mask = {
-        "sparse": lambda: SparseOperator(edges, torch.ones(edges.size(1)), 40),
-        "heat": lambda: HeatOperator(edges, 40, 1.0),
-        "ones": lambda: OnesOperator(batch),
+        "sparse": lambda: operators.SparseOperator(edges, torch.ones(edges.size(1)), 40),
+        "heat": lambda: operators.HeatOperator(edges, 40, 1.0),
+        "ones": lambda: operators.OnesOperator(batch),
     }[mask]()
     x = draw(40, 2, 3).index_fill(0, torch.arange(8), torch.nan)
     assert function(x, x, x, mask, batch)[8:].isfinite().all()
@@ -134,12 +128,12 @@ def test_nan_in_one_graph_stays_there(function, mask):
 @pytest.mark.parametrize("path", PATHS)
 def test_features_and_values_without_numbers(path):
     q, v = torch.rand(17, 2, 0), torch.rand(17, 2, 3)
-    assert not masked_linear_attention(q, q, v, masked("grf", torch.float32), None, path).any()
-    out = masked_linear_attention(v, v, q, masked("grf", torch.float32), None, path)
+    assert not ops.masked_linear_attention(q, q, v, masked("grf", torch.float32), None, path).any()
+    out = ops.masked_linear_attention(v, v, q, masked("grf", torch.float32), None, path)
     assert out.shape == (17, 2, 0)
 
 
-class WrongBlocks(GridHeatOperator):
+class WrongBlocks(operators.GridHeatOperator):
     @property
     def dense_blocks(self):
         return super().dense_blocks.map(lambda blocks, layout: [block[..., :1, :1] for block in blocks])
@@ -173,23 +167,23 @@ REFUSED = [
 
 @pytest.mark.parametrize(("error", "message", "changed"), REFUSED)
 def test_what_attention_and_explain_refuse(error, message, changed):
-    functions = [masked_linear_attention, masked_softmax_attention]
-    for function in functions if "path" in changed else [*functions, explain]:
+    functions = [ops.masked_linear_attention, ops.masked_softmax_attention]
+    for function in functions if "path" in changed else [*functions, ops.explain]:
         with pytest.raises(error, match=message):
             function(**{"q": X, "k": X, "v": X, "mask": ONES} | changed)
 
 
 FLAT, EMPTY, NO_SHARE = X[..., 0], torch.ones(4, 2, 0), r"'dropout' must be a probability in \[0, 1\)"
 SINGLE = [
-    (lambda: masked_softmax_attention(EMPTY, EMPTY, X), ValueError, r"one channel per head \(got \[4, 2, 0\]\)"),
-    (lambda: masked_softmax_attention(EMPTY, EMPTY, X, ONES), ValueError, "one channel per head"),
-    (lambda: explain(EMPTY, EMPTY, X, kernel="softmax"), ValueError, "one channel per head"),
-    (lambda: explain(X, X, X, kernel="cosine"), ValueError, "'kernel' must be one of linear, softmax, additive"),
-    (lambda: masked_additive_attention(FLAT, FLAT, X, None), TypeError, r"needs a 'mask' \(got None\)"),
-    (lambda: masked_additive_attention(X, X, X, ONES), ValueError, r"must be \[N, H\] and 'v' \[N, H, D\]"),
-    (lambda: masked_additive_attention(FLAT, FLAT[:, :1], X, ONES), ValueError, r"\(got \[4, 2\], \[4, 1\] and"),
-    (lambda: masked_additive_attention(FLAT, FLAT, X, ONES, dropout=-0.5), ValueError, NO_SHARE),
-    (lambda: masked_additive_attention(FLAT, FLAT, X, ONES, dropout=float("nan")), ValueError, NO_SHARE),
+    (lambda: ops.masked_softmax_attention(EMPTY, EMPTY, X), ValueError, r"one channel per head \(got \[4, 2, 0\]\)"),
+    (lambda: ops.masked_softmax_attention(EMPTY, EMPTY, X, ONES), ValueError, "one channel per head"),
+    (lambda: ops.explain(EMPTY, EMPTY, X, kernel="softmax"), ValueError, "one channel per head"),
+    (lambda: ops.explain(X, X, X, kernel="cosine"), ValueError, "'kernel' must be one of linear, softmax, additive"),
+    (lambda: ops.masked_additive_attention(FLAT, FLAT, X, None), TypeError, r"needs a 'mask' \(got None\)"),
+    (lambda: ops.masked_additive_attention(X, X, X, ONES), ValueError, r"must be \[N, H\] and 'v' \[N, H, D\]"),
+    (lambda: ops.masked_additive_attention(FLAT, FLAT[:, :1], X, ONES), ValueError, r"\(got \[4, 2\], \[4, 1\] and"),
+    (lambda: ops.masked_additive_attention(FLAT, FLAT, X, ONES, dropout=-0.5), ValueError, NO_SHARE),
+    (lambda: ops.masked_additive_attention(FLAT, FLAT, X, ONES, dropout=float("nan")), ValueError, NO_SHARE),
 ]
 
 
@@ -200,8 +194,10 @@ def test_what_single_functions_refuse(call, error, message):
 
 
 @pytest.mark.parametrize("path", ["auto", "factored", "pairwise", "blocks", "dense"])
-@pytest.mark.parametrize("mask", [None, SparseOperator(torch.zeros(2, 1, dtype=torch.int64), torch.ones(1), 1)])
+@pytest.mark.parametrize(
+    "mask", [None, operators.SparseOperator(torch.zeros(2, 1, dtype=torch.int64), torch.ones(1), 1)]
+)
 def test_outputs_vanish_below_the_least_denominator(path, mask):
     for size, wanted in ((2.0**-111, 3.0), (2.0**-113, 0.0)):
         q, one = torch.full((1, 1, 1), size), torch.ones(1, 1, 1)
-        assert masked_linear_attention(q, one, 3 * one, mask, path=path).item() == wanted
+        assert ops.masked_linear_attention(q, one, 3 * one, mask, path=path).item() == wanted

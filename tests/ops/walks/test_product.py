@@ -2,15 +2,12 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import GRFMask
-from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, sample_walks
+from pyg_topomask import nn, ops, testing, transforms
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products import factors
 from pyg_topomask.ops.walks import pair_table as pairs
 from pyg_topomask.ops.walks.merge import WalkTable
 from pyg_topomask.ops.walks.product import WalkProduct
-from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddRandomWalks
 
 F = torch.tensor([[1.3, -0.4, 0.2, 0.7], [0.5, 0.1, -2.0, 0.3]], dtype=torch.float64)
 K = 3
@@ -20,7 +17,7 @@ TOL = {"rtol": 1e-12, "atol": 1e-12}
 def tables(data):
     weight = torch.rand(data.num_edges, dtype=torch.float64) + 0.5
     settings = {"num_walks": 3, "max_length": K, "halt_prob": 0.2, "edge_weight": weight}
-    walks = [sample_walks(data.edge_index, data.num_nodes, **settings) for _ in range(2)]
+    walks = [ops.sample_walks(data.edge_index, data.num_nodes, **settings) for _ in range(2)]
     return [WalkTable(some.index, some.length, some.load) for some in walks]
 
 
@@ -38,7 +35,7 @@ def dense(pattern, value):
 
 
 @pytest.mark.parametrize("block", [1, 5, 2**21, "compiled"])
-@pytest.mark.parametrize("data", GRAPHS.values(), ids=GRAPHS)
+@pytest.mark.parametrize("data", testing.GRAPHS.values(), ids=testing.GRAPHS)
 def test_entries_of_each_head_are_those_of_the_product_of_the_features(monkeypatch, data, block):
     """Walks in any order and of small integers, with their own keys, shared ones, and without keys."""
     if block != "compiled":
@@ -66,7 +63,7 @@ def test_entries_of_each_head_are_those_of_the_product_of_the_features(monkeypat
 
 def test_walks_longer_than_the_modulation_are_refused():
     with pytest.raises(ValueError, match=r"walks reach 3 hops.*'max_length' = 2.*transform the same"):
-        WalkProduct(*tables(GRAPHS["weighted"]), 5, 2)
+        WalkProduct(*tables(testing.GRAPHS["weighted"]), 5, 2)
 
 
 def shuffled_path(num_nodes):
@@ -77,13 +74,13 @@ def shuffled_path(num_nodes):
 
 @pytest.mark.parametrize("kernel", ["linear", "softmax"])
 def test_rearranged_rows_change_no_number(monkeypatch, kernel):
-    graph = AddRandomWalks(seed=0)(shuffled_path(200))
+    graph = transforms.AddRandomWalks(seed=0)(shuffled_path(200))
     q, k, v = (torch.rand(200, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    attend = masked_linear_attention if kernel == "linear" else masked_softmax_attention
+    attend = ops.masked_linear_attention if kernel == "linear" else ops.masked_softmax_attention
     results = []
     for far in (0, 10**9):
         monkeypatch.setattr(factors, "FAR_NODES", far)
-        mask = GRFMask(heads=2)
+        mask = nn.GRFMask(heads=2)
         operator = mask(graph.clone().apply(lambda x: x.clone()))  # new tensors: nothing is remembered
         assert (operator.support.pairs(None)[0].order is not None) == (far == 0)
         out = attend(q, k, v, operator, path="pairwise")
