@@ -23,54 +23,24 @@ from _folds import Comparison, errica_fold, gap_to, run_once, schedule
 from _tables import CONFIGS
 
 METHODS = {
-    "baseline": ["gt.layer_type=None+None"],
-    "GIN": ["gt.layer_type=GIN+None"],
-    "GAT": ["gt.layer_type=GAT+None"],
-    "GKAT": ["gt.layer_type=None+GKAT"],
-    "GIN + GRF": [
-        "gt.layer_type=GIN+GRF",
-        "topomask.mask_lr=null",
-        "topomask.kernel=relu",
-        "topomask.num_walks=16",
-        "topomask.max_length=4",
-        "topomask.halt_prob=0.5",
-        "topomask.independent=true",
-    ],
-    "GIN + k-MIP": [
-        "gt.layer_type=GIN+KMIP",
-        "gt.sparse.k=15",
-        "gt.sparse.kq_dim=10",
-        "gt.sparse.val_dim=16",
-        "gt.sparse.head_agg=Linear",
-    ],
-    "GIN + Primphormer": [
-        "gt.layer_type=GIN+Primphormer",
-        "topomask.num_virtual=30",
-        "topomask.rank=30",
-        "topomask.eta=0.1",
-    ],
+    "baseline": "gt.layer_type=None+None",
+    "GIN": "gt.layer_type=GIN+None",
+    "GAT": "gt.layer_type=GAT+None",
+    "GKAT": "gt.layer_type=None+GKAT",
+    "GIN + GRF": "gt.layer_type=GIN+GRF topomask.mask_lr=null topomask.kernel=relu topomask.num_walks=16 "
+    "topomask.max_length=4 topomask.halt_prob=0.5 topomask.independent=true",
+    "GIN + k-MIP": "gt.layer_type=GIN+KMIP gt.sparse.k=15 gt.sparse.kq_dim=10 gt.sparse.val_dim=16 "
+    "gt.sparse.head_agg=Linear",
+    "GIN + Primphormer": "gt.layer_type=GIN+Primphormer topomask.num_virtual=30 topomask.rank=30 topomask.eta=0.1",
 }
 """Row -> its settings. All others are in `COMMON` and, for the data and GKAT's walks, in configs/gkat."""
 
-COMMON = [
-    "gt.layers=2",
-    "gt.dim_hidden=64",
-    "gnn.dim_inner=64",
-    "gt.n_heads=4",
-    "gt.dropout=0.1",
-    "gnn.dropout=0.1",
-    "gt.batch_norm=true",
-    "topomask.feed_forward=true",
-    "topomask.encoder_dropout=0.1",
-    "gnn.layers_post_mp=2",
-    "gnn.head=mlp_graph",
-    "train.early_stop_patience=0",
-    "optim.optimizer=adamW",
-    "optim.base_lr=1e-3",
-    "optim.weight_decay=1e-4",
-    "optim.scheduler=cosine_with_warmup",
-    "optim.clip_grad_norm=true",
-]
+COMMON = """
+gt.layers=2 gt.dim_hidden=64 gnn.dim_inner=64 gt.n_heads=4 gt.dropout=0.1 gnn.dropout=0.1 gt.batch_norm=true
+topomask.feed_forward=true topomask.encoder_dropout=0.1 gnn.layers_post_mp=2 gnn.head=mlp_graph
+train.early_stop_patience=0 optim.optimizer=adamW optim.base_lr=1e-3 optim.weight_decay=1e-4
+optim.scheduler=cosine_with_warmup optim.clip_grad_norm=true
+"""
 
 EPOCHS = {
     "imdb-binary": 8,
@@ -100,7 +70,7 @@ PUBLISHED = {
 
 def settings_of(dataset: str, method: str, run: int, epochs: int) -> list[str]:
     """Overrides of configs/gkat for one run; the first twentieth of the epochs warms up, as in configs/grf."""
-    made = [*COMMON, *METHODS[method], *errica_fold(dataset, run), f"seed={run}"]
+    made = [*COMMON.split(), *METHODS[method].split(), *errica_fold(dataset, run), f"seed={run}"]
     return [*made, *schedule(epochs, round(epochs / 20), f"{method}-{epochs}-{run}")]
 
 
