@@ -152,7 +152,7 @@ def test_citation_graphs(scripts, calls_of, monkeypatch, tmp_path):
     for number, part in enumerate(("train", "val", "test")):
         data[f"{part}_mask"] = ring // 4 == number
     monkeypatch.setattr(script, "load_dataset", lambda config: LoadedDataset([data], None))
-    trained, redrawn = calls_of(script, "train_nodes"), calls_of(script, "redraw_walks")
+    trained, redrawn = calls_of(script, "train_nodes"), calls_of(script.nn, "redraw_walks")
     arguments = ["--quick", "--datasets", "CiteSeer", "--out", str(tmp_path)]
     script.COMPARISON.main([*arguments, "--methods", "GKAT", "dynamic GKAT", "GAT"])
     assert [call[2] for call in redrawn] == [1]  # the second epoch of dynamic GKAT

@@ -22,7 +22,7 @@ def test_every_row_is_a_model_of_its_images(script):
     pictures = script.pictures_of(4, True)
     for method in script.METHODS:
         model = script.model_of(method, pictures, positions=True).eval()
-        prepare = script.that_add(model.model.requires, seed=0, max_hops=script.HOPS, **script.WALKS)
+        prepare = script.transforms.that_add(model.model.requires, seed=0, max_hops=script.HOPS, **script.WALKS)
         out = model(pictures.parts["test"][0][:3], script.images.Grids(7, prepare))
         assert out.shape == (3, 10), method
         out.sum().backward()

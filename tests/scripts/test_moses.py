@@ -52,7 +52,7 @@ def test_fresh_seeds_and_longer_schedules_are_rows_of_their_own(scripts, monkeyp
     assert all(script.absent("logP", method) for method in script._GINE[1:])
     monkeypatch.setattr(script, "parts", lambda *_: {"train": [Data(y=torch.zeros(1, 1))]})
     monkeypatch.setattr(script, "begin", found.append)
-    monkeypatch.setattr(script, "that_add", lambda *_, seed, **__: lambda part: part)
+    monkeypatch.setattr(script.transforms, "that_add", lambda *_, seed, **__: lambda part: part)
     monkeypatch.setattr(script, "fit_graphs", lambda *_, epochs, **__: found.append(epochs) or {})
     for dataset, method in (("logP", "GINE + none"), (script.LOGP, "GINE + none, 60 epochs")):
         script.make_run({"dataset": dataset, "method": method}, 2, 30, script.Path("out"))

@@ -19,6 +19,7 @@ def test_targets_are_near_shares_minus_far_ones(script):
 def test_rows_are_models_whose_parameters_all_learn(script):
     for method in script.METHODS:
         model = script.model_of(method)
-        batch = script.that_add(model.requires, seed=0, max_hops=script.HOPS, **script.WALKS)(script.graphs_of(2))[0]
+        prepare = script.transforms.that_add(model.requires, seed=0, max_hops=script.HOPS, **script.WALKS)
+        batch = prepare(script.graphs_of(2))[0]
         model(batch.x, batch.edge_index, graph=batch).sum().backward()
         assert all(parameter.grad is not None for parameter in model.parameters()), method
