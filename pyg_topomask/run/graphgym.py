@@ -26,8 +26,8 @@ from torch_geometric.graphgym.models.gnn import FeatureEncoder, GNNPreMP
 from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.nn import ATTENTION, auxiliary_loss
-from pyg_topomask.run.graphgps.attentions import build_attention, build_sampling_transforms, twice_given
-from pyg_topomask.run.graphgps.check import layer_problems, unused_keys
+from pyg_topomask.run.graphgps.attentions import build_attention, build_sampling_transforms
+from pyg_topomask.run.graphgps.check import layer_problems, twice_given, unused_keys
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.schema import Key, add_mask_sections, contradictions, keys

@@ -107,22 +107,6 @@ def _mask_keys(config: Config, name: str) -> dict[str, str]:
     return own | {argument: key for argument, key in flat.items() if argument not in section.model_fields_set}
 
 
-def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) for arguments of the mask that both its section and a flat key give.
-
-    Args:
-        config: The config.
-        is_given: Whether a flat key counts as given. In GraphGym's ``cfg`` all keys have a value, and those count that
-            differ from the default.
-    """
-    return [
-        (f"topomask.mask_{mask}.{argument}", f"{key} gives the same setting: leave one of the two out")
-        for mask in config.masks
-        for argument, key in MASK[mask].config_keys.items()
-        if argument in config.value(f"topomask.mask_{mask}").model_fields_set and is_given(key)
-    ]
-
-
 def argument_keys(config: Config) -> list[tuple[str, str]]:
     """Pairs (constructor argument, key) of the attentions and the masks of a config."""
     tables = [EVERY_ATTENTION[name].config_keys for name in config.gt.attentions]

@@ -1,6 +1,6 @@
 """Checks of a config that need no data: names, keys that nothing uses, and a trial of the model on a fake graph."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,7 +18,7 @@ from pyg_topomask.nn import (
 )
 from pyg_topomask.run.data.source import Sizes
 from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
-from pyg_topomask.run.graphgps.attentions import key_in, twice_given
+from pyg_topomask.run.graphgps.attentions import key_in
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.load import ConfigSource, ParsedConfig, load
@@ -92,6 +92,22 @@ def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
     if data.normalize_targets and task.kind != "regression":
         yield "dataset.normalize_targets", f"only numbers are scaled, and the task is {task.kind}"
+
+
+def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) for arguments of the mask that both its section and a flat key give.
+
+    Args:
+        config: The config.
+        is_given: Whether a flat key counts as given. In GraphGym's ``cfg`` all keys have a value, and those count that
+            differ from the default.
+    """
+    return [
+        (f"topomask.mask_{mask}.{argument}", f"{key} gives the same setting: leave one of the two out")
+        for mask in config.masks
+        for argument, key in MASK[mask].config_keys.items()
+        if argument in config.value(f"topomask.mask_{mask}").model_fields_set and is_given(key)
+    ]
 
 
 _KINDS = {"regression": "regression", "classification_multilabel": "multilabel", "subtoken_prediction": "subtoken"}

@@ -16,7 +16,7 @@ from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.schema import contradictions
 from pyg_topomask.run.graphgps.convs import CONVS
-from pyg_topomask.run.training.scaled import Scaled
+from pyg_topomask.run.training.settings import Scaled
 
 EIGEN_NAMES = {"LapPE": "laplacian", "SignNet": "sign_net", "EquivStableLapPE": "stable_laplacian"}
 """Names of the eigenvectors on a graph; each encoding has its own, because their number and norm may differ."""
@@ -255,6 +255,8 @@ def build_model(
     """
     gt = config.gt
     heads = gt.n_heads if config.has_pair_bias else None
+    graphormer = "GraphormerBias" in config.used_encodings and config.graphormer.use_graph_token
+    pool_token = config.model.chooses("graph_pooling", "graph_token")
     return nn.GPSNetwork(
         build_node_encoder(config, in_channels),
         build_stack(config),
@@ -263,8 +265,8 @@ def build_model(
         pe_encoder=_positional(config, "EquivStableLapPE", gt.dim_hidden) if config.has_stable_gate else None,
         bias_encoder=build_bias_encoder(config),
         dropout=config.topomask.encoder_dropout,
-        graph_token=nn.GraphToken(gt.dim_hidden, heads) if config.has_graph_token else None,
-        pool_token=config.model.chooses("graph_pooling", "graph_token"),
+        graph_token=nn.GraphToken(gt.dim_hidden, heads) if graphormer or pool_token else None,
+        pool_token=pool_token,
         norm_out=nn.build_norm(_norm(config), gt.dim_hidden) if config.topomask.pre_norm else None,
     )
 

@@ -15,9 +15,7 @@ from pyg_topomask.run.graphgps.config.model import CUSTOM_GNN_CONVS, SAN_LAYER, 
 from pyg_topomask.run.graphgps.config.topomask import TopomaskConfig
 from pyg_topomask.run.graphgps.config.training import OptimConfig, PretrainedConfig, TrainConfig, ValConfig, WandbConfig
 from pyg_topomask.run.graphgps.convs import CONVS
-
-LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
-"""Metrics whose smallest value is best."""
+from pyg_topomask.run.training.settings import LOWER_IS_BETTER
 
 _METRIC_OF = {"regression": "mae", "classification_multilabel": "ap"}
 
@@ -226,12 +224,6 @@ class Config(Section):
         return given and "BiasedTransformer" in self.gt.layer_type.split("+")
 
     @property
-    def has_graph_token(self) -> bool:
-        """Whether each graph gets an additional node, as in Graphormer and vision transformers."""
-        graphormer = "GraphormerBias" in self.used_encodings and self.graphormer.use_graph_token
-        return graphormer or self.model.chooses("graph_pooling", "graph_token")
-
-    @property
     def searches_width(self) -> bool:
         """Whether the width is found by ``model.param_budget``.
 
@@ -240,11 +232,6 @@ class Config(Section):
         """
         searched = self.model.auto_satisfy_param_budget and self.model.type in ("GPSModel", "custom_gnn")
         return searched and not self.pretrained.dir
-
-    @property
-    def best_is_max(self) -> bool:
-        """Whether the best epoch has the largest ``metric_best``."""
-        return self.metric_best not in LOWER_IS_BETTER
 
     def value(self, key: str) -> Any:
         """The value of ``section.name`` or ``section.part.name``."""
@@ -283,7 +270,7 @@ class Config(Section):
         """What is wrong with the keys without a section."""
         if not self.agrees("devices", 1):
             yield "devices", f"must be 1: use torchrun to start several processes (got {self.devices})"
-        if not self.agrees("metric_agg", None, "argmax" if self.best_is_max else "argmin"):
+        if not self.agrees("metric_agg", None, "argmin" if self.metric_best in LOWER_IS_BETTER else "argmax"):
             yield "metric_agg", f"{self.metric_agg} of {self.metric_best} would choose the worst epoch"
 
 

@@ -21,7 +21,6 @@ def test_a_config_of_graphgps(molecules):
     assert (config.posenc_LapPE.enable, config.posenc_LapPE.eigen.max_freqs) == (True, 8)
     assert config.dataset.node_encoder_parts == ["TypeDictNode", "LapPE", "RWSE"]
     assert config.dataset.split_mode == "standard"
-    assert not config.best_is_max
     assert Config.model_validate(json.loads(config.model_dump_json())) == config
 
 
