@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask import __version__
 from pyg_topomask.cache import locked
 from pyg_topomask.run.data.source import Sizes, Source
 from pyg_topomask.run.distributed import is_main
@@ -123,7 +122,7 @@ class Experiment:
                     made = [_made(given, one.seed, len(runs)) for given in (loggers, callbacks)]
                     SeedRun(one, place, called, *made).run(dataset, shown)
         results = [*read_results(folder).values()]
-        summary = summarize(self.name, __version__, results, self.training.metric, **self.labels)
+        summary = summarize(self.name, results, self.training.metric, **self.labels)
         if is_main():
             write_json(folder / "summary.json", summary)
         return summary | {"folder": str(folder)}

@@ -147,8 +147,8 @@ def _tried(experiment: Experiment, sample: Sample, seconds: float) -> Trial:
     found: list[float] = []
 
     def train_twice() -> None:
-        _train(module, batches, splits, seed, 1, None)  # the first steps take longer
-        found.extend(_train(module, batches, splits, seed, MOST_BATCHES, timedelta(seconds=seconds)))
+        _train(module, batches, splits, seed, None)  # the first steps take longer
+        found.extend(_train(module, batches, splits, seed, seconds))
 
     step_mib = (peak_cuda_mib if uses_cuda(training) else peak_mib)(train_twice)
     epoch_s = found[0] * steps[0] + found[1] * steps[1] / eval_period
@@ -175,12 +175,7 @@ def _mean_hops(model: Module, batch: Data) -> float | None:
 
 
 def _train(
-    module: GraphModule,
-    batches: tuple[DataLoader, DataLoader],
-    splits: Splits,
-    seed: int,
-    most: int,
-    time_limit: timedelta | None,
+    module: GraphModule, batches: tuple[DataLoader, DataLoader], splits: Splits, seed: int, seconds: float | None
 ) -> tuple[float, float]:
     """Seconds of a training batch, with a share of the checkpoints, and of an evaluation, in some epochs.
 
@@ -189,10 +184,9 @@ def _train(
         batches: Training batches, and those of an evaluation.
         splits: Gives the random draws of each epoch.
         seed: Seed of the training.
-        most: Largest number of batches in an epoch.
-        time_limit: Time after which training stops, with an evaluation.
+        seconds: Time after which training stops, with an evaluation; one batch in each epoch if :obj:`None`.
     """
-    timer = Timer(time_limit)
+    timer, most = Timer(None if seconds is None else timedelta(seconds=seconds)), MOST_BATCHES if seconds else 1
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder), module.settings, lambda *_: None)
         callbacks = [EpochSeed(seed, 0, splits.set_epoch), timer, recorder]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from scipy import stats
 
 from pyg_topomask.run.errors import RunError
@@ -51,12 +50,12 @@ class Comparison:
     kind: str = "seeds"
 
     @property
-    def caption(self) -> list[str]:
+    def caption(self) -> str:
         """How to read the table, a line each."""
         line = f"{'Lower' if self.metric in LOWER_IS_BETTER else 'Higher'} is better."
         if len(self.rows) > 1:
             line += f" Differences to {self.baseline} are over shared {self.kind}; intervals are of a paired t-test."
-        return [line, *self.notes]
+        return "\n".join([line, *self.notes])
 
 
 def main(arguments: Namespace, rest: list[str]) -> None:
@@ -64,7 +63,7 @@ def main(arguments: Namespace, rest: list[str]) -> None:
     comparison = compare(find_runs(arguments.runs, arguments.baseline))
     console, (validation, test, costs) = standard_output(), tables(comparison)
     title = f"{comparison.dataset}, validation: mean ± {DEVIATION} over {comparison.kind}, at the best epoch"
-    console.print(titled_table(title, validation, "\n".join(comparison.caption)))
+    console.print(titled_table(title, validation, comparison.caption))
     console.print(titled_table("Test, at the same epochs: choose by validation alone", test, ""))
     console.print(titled_table("Costs", costs, ""))
 
@@ -139,7 +138,7 @@ def _splits(run: FinishedRun) -> set[int]:
 
 
 def _row(run: FinishedRun, name: str, baseline: FinishedRun, metric: str) -> Row:
-    summary = summarize(name, "", list(run.results.values()), metric)
+    summary = summarize(name, list(run.results.values()), metric)
     row: Row = {"name": name, "seeds": len(run.results)}
     for part in ("val", "test"):
         key = f"{part}_{metric}"
@@ -148,11 +147,9 @@ def _row(run: FinishedRun, name: str, baseline: FinishedRun, metric: str) -> Row
         found = summary["metrics"][key]
         row[part] = {"mean": found["mean"], "std": found["std"] if len(run.results) > 1 else None}
         row[part] |= _difference(run, baseline, key)
-    return row | {
-        "parameters": summary["num_parameters"],
-        "seconds_per_epoch": summary["wall_time_s"]["total"] / max(1, sum(summary["epochs"])),
-        **{kind: summary[f"peak_{kind}"] for kind in ("memory_mib", "cuda_mib")},
-    }
+    row |= {"parameters": summary["num_parameters"], "memory_mib": summary["peak_memory_mib"]}
+    row |= {"seconds_per_epoch": summary["wall_time_s"]["total"] / max(1, sum(summary["epochs"]))}
+    return row | {"cuda_mib": summary["peak_cuda_mib"]}
 
 
 def _difference(run: FinishedRun, baseline: FinishedRun, key: str) -> Row:
@@ -162,16 +159,12 @@ def _difference(run: FinishedRun, baseline: FinishedRun, key: str) -> Row:
     """
     own, other = run.by_seed(), baseline.by_seed()
     shared = sorted(own.keys() & other.keys()) if run is not baseline else []
-    found: Row = {"shared": len(shared), "difference": None, "low": None, "high": None}
-    if shared:
-        left, right = (np.array([runs[seed]["metrics"][key] for seed in shared]) for runs in (own, other))
-        with np.errstate(invalid="ignore"):  # inf - inf
-            differences = left - right
-        found["difference"] = float(differences.mean())
-        if math.isfinite(found["difference"]) and len(shared) >= _MIN_SHARED and np.ptp(differences) > 0:
-            interval = stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
-            found["low"], found["high"] = map(float, interval)
-    return found
+    differences = [own[seed]["metrics"][key] - other[seed]["metrics"][key] for seed in shared]
+    mean = sum(differences) / len(differences) if shared else None
+    low = high = None
+    if mean is not None and math.isfinite(mean) and len(shared) >= _MIN_SHARED and len({*differences}) > 1:
+        low, high = map(float, stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE))
+    return {"shared": len(shared), "difference": mean, "low": low, "high": high}
 
 
 def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], kind: str) -> list[str]:

@@ -9,7 +9,7 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkP
 
 from pyg_topomask.expressivity import PairReport, pairs
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.graphgps.reading import read_data
+from pyg_topomask.run.graphgps.reading import ConfigExperiment, read_data
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.output.report import titled_table
 
@@ -26,31 +26,25 @@ An upper bound for models whose attention reads only node features; attention wi
 
 def main(arguments: Namespace, overrides: Sequence[str]) -> None:
     """Run the command."""
-    names = ("config", "encoding", "size", "limit", "rounds")
+    experiment = read_data(arguments.config, overrides)
     with Display(error_output()) as display, display.working("comparing graphs"):
-        report = measure(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
+        report = measure(experiment, arguments.encoding, arguments.size, arguments.limit, arguments.rounds)
     standard_output().print(expressivity_table(report, arguments.encoding, Path(arguments.config).stem))
 
 
 def measure(
-    config: str | Path,
-    encoding: str = "rwse",
-    size: int = 8,
-    limit: int | None = None,
-    rounds: int | None = None,
-    overrides: Sequence[str] = (),
+    experiment: ConfigExperiment, encoding: str, size: int = 8, limit: int | None = None, rounds: int | None = None
 ) -> PairReport:
     """Count the pairs of graphs in a config's data set that the features of its model distinguish.
 
     The config's attention is not used: the counts hold for attention that reads only node features.
 
     Args:
-        config: YAML file.
+        experiment: The experiment of the config.
         encoding: ``"none"``, ``"rwse"`` or ``"lappe"``.
         size: Number of steps of the random walk, or of eigenvectors.
         limit: Number of graphs, from the first; all if :obj:`None`.
         rounds: Number of rounds of refinement; until no colour splits if :obj:`None`.
-        overrides: Settings that override the file's.
 
     Raises:
         RunError: If a setting is wrong; the message says what to change.
@@ -58,7 +52,6 @@ def measure(
     for name, value, least in (("--size", size, 1), ("--limit", limit, 2), ("--rounds", rounds, 0)):
         if value is not None and value < least:
             raise RunError(f"{name} must be at least {least} (got {value})")
-    experiment = read_data(config, overrides)
     if experiment.config.dataset.level != "graph":
         experiment.refuse([("dataset.task", "pairs of graphs are compared, but the task is not about whole graphs")])
     dataset, features = experiment.data.load().graphs, experiment.data.features

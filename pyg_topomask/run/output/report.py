@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from pyg_topomask import __version__
 from pyg_topomask.run.files import write_text
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.viz import literal, plot_curves, save_figure
@@ -77,12 +78,7 @@ def rounded(value: float) -> float:
 
 
 def summarize(
-    name: str,
-    version: str,
-    results: Sequence[Mapping[str, Any]],
-    metric: str = "accuracy",
-    layer_type: str = "",
-    mask: str | None = None,
+    name: str, results: Sequence[Mapping[str, Any]], metric: str = "accuracy", layer_type: str = "", mask: Any = None
 ) -> dict[str, Any]:
     """Mean and standard deviation (of the sample; 0 for one seed) over seeds of every metric at the best epoch.
 
@@ -102,7 +98,7 @@ def summarize(
         "name": name,
         "layer_type": layer_type,
         "mask": mask,
-        "version": version,
+        "version": __version__,
         "metric_best": metric,
         "seeds": [result["seed"] for result in results],
         "splits": [result.get("split_index") for result in results],

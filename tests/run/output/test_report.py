@@ -13,7 +13,7 @@ def result(seed, **metrics):
 
 def test_numbers_have_eight_digits_and_what_was_asked_for_comes_first():
     results = [result(i, test_f1=0.1, test_loss=2.0, val_ap=1 / (3 + i), test_ap=1e-9 / 3) for i in range(2)]
-    summary = summarize("name", "0", results, "ap", "GCN+GRF")
+    summary = summarize("name", results, "ap", "GCN+GRF")
     assert list(summary["metrics"]) == ["test_loss", "val_ap", "test_ap", "test_f1"]
     assert summary["metrics"]["val_ap"] == {"mean": 0.29166667, "std": 0.058925565, "values": [0.33333333, 0.25]}
     assert summary["metrics"]["test_ap"]["values"] == [3.3333333e-10] * 2
@@ -23,10 +23,10 @@ def test_numbers_have_eight_digits_and_what_was_asked_for_comes_first():
 def test_a_summary_names_the_mask_and_fits_the_columns_of_a_pipe(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     results = [result(0, test_loss=2.0, test_accuracy=0.5)]
-    standard_output().print(summary_table(summarize("long-name" * 9, "0", results, "accuracy", "GCN+Masked", "heat")))
+    standard_output().print(summary_table(summarize("long-name" * 9, results, "accuracy", "GCN+Masked", "heat")))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{'long-name' * 9} (GCN+Masked with topomask.mask heat): 1 seed, at the best validation epoch"
-    standard_output().print(summary_table(summarize("name", "0", [*results, result(1, test_loss=1.0)])))
+    standard_output().print(summary_table(summarize("name", [*results, result(1, test_loss=1.0)])))
     assert capsys.readouterr().out.startswith("name (): 2 seeds, mean ± standard deviation (n − 1), at the best")
     assert lines[-1] == "3 parameters, 1.0 s of training, 1 MiB peak memory"
 
@@ -34,7 +34,7 @@ def test_a_summary_names_the_mask_and_fits_the_columns_of_a_pipe(capsys, monkeyp
 def test_a_summary_shows_the_chosen_metric_of_each_target_in_order(capsys):
     each = {f"val_accuracy/{i}": i / 100 for i in range(12)}
     row = result(0, val_loss=2.0, val_accuracy=0.05, val_f1=0.5, **dict(sorted(each.items())))
-    standard_output().print(summary_table(summarize("name", "0", [row])))
+    standard_output().print(summary_table(summarize("name", [row])))
     shown = [line.split()[1:6] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert shown[:2] == [["loss", "│", "–", "│", "2.0000"], ["accuracy", "(%)", "│", "–", "│"]]
     assert [(row[0], row[1]) for row in shown[2:]] == [(f"accuracy/{i}", "(%)") for i in range(12)]
@@ -42,7 +42,7 @@ def test_a_summary_shows_the_chosen_metric_of_each_target_in_order(capsys):
 
 def test_seeds_of_another_version_count_by_what_all_have():
     results = [result(0, test_loss=1.0, test_miou=0.5), result(1, test_loss=math.nan)]
-    metrics = summarize("name", "0", results)["metrics"]
+    metrics = summarize("name", results)["metrics"]
     assert list(metrics) == ["test_loss"]
     assert math.isnan(metrics["test_loss"]["mean"])
 
