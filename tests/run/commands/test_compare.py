@@ -142,7 +142,7 @@ def test_methods_and_other_seeds_of_a_fixed_split_may_differ(make, tiny):
     found = compared(a, b)
     assert (found.rows[1]["test"]["shared"], found.rows[1]["test"]["difference"]) == (0, None)
     assert found.metric == "accuracy"
-    assert found.caption[0].startswith("Higher is better.")
+    assert found.caption.startswith("Higher is better.")
 
 
 def test_notes_tell_of_folds_and_unfinished_seeds(make):
