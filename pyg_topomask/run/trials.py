@@ -21,9 +21,7 @@ from torch.nn import Module
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 
-from pyg_topomask.loader import collate
-from pyg_topomask.nn import Mask
-from pyg_topomask.ops import mean_hops, reach
+from pyg_topomask import loader, nn, ops
 from pyg_topomask.run.data.loaders import Served, Splits, loaders, prepare, ready_loader
 from pyg_topomask.run.data.source import LoadedDataset, Serving
 from pyg_topomask.run.errors import RunError, storage_errors
@@ -164,14 +162,14 @@ def _loaders(
         train, val, _ = loaders(serving, splits, seed)
         return (train, val), (len(train), 1)
     served = Served(splits.train, splits.serve_transforms)
-    train = DataLoader(served, batch_sampler=sample.batches, num_workers=serving.num_workers, collate_fn=collate)
+    train = DataLoader(served, batch_sampler=sample.batches, num_workers=serving.num_workers, collate_fn=loader.collate)
     return (train, ready_loader(splits.val, serving.batch_size)), sample.steps
 
 
 def _mean_hops(model: Module, batch: Data) -> float | None:
     """How far the first mask of a model sees in a batch; None without a mask."""
-    mask = next((part for part in model.modules() if isinstance(part, Mask)), None)
-    return None if mask is None else float(mean_hops(reach(mask, batch, num_rows=16)).mean())
+    mask = next((part for part in model.modules() if isinstance(part, nn.Mask)), None)
+    return None if mask is None else float(ops.mean_hops(ops.reach(mask, batch, num_rows=16)).mean())
 
 
 def _train(

@@ -108,7 +108,7 @@ def test_another_config_in_the_same_folder_is_refused(tiny, run, tmp_path, overr
 
 def test_a_diverging_run_says_so(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "pyg_topomask.run.training.lightning_module.auxiliary_loss",
+        "pyg_topomask.nn.auxiliary_loss",
         lambda model: math.nan * sum(parameter.sum() for parameter in model.parameters()),
     )
     with pytest.raises(RunError, match=r"training diverged in epoch 1: the weights are no longer finite; try a lower"):
@@ -129,7 +129,7 @@ def test_settings_of_training_change_the_run(tiny, tmp_path, monkeypatch):
     assert len(set(losses)) == 4
     assert losses[3] == pytest.approx(losses[0], rel=0.1)
     monkeypatch.setattr(
-        "pyg_topomask.run.training.lightning_module.auxiliary_loss",
+        "pyg_topomask.nn.auxiliary_loss",
         lambda model: 100 * sum(parameter.square().sum() for parameter in model.parameters()),
     )
     tiny["gt"]["layer_type"], tiny["topomask"] = "GIN+Primphormer", {}

@@ -15,8 +15,8 @@ from torch.autograd.functional import jacobian
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask import operators, transforms, viz
 from pyg_topomask.nn import Attention, GPSNetwork, GRFMask, walk_errors
-from pyg_topomask.operators import LowRankOperator, OnesOperator
 from pyg_topomask.ops import engines_of, mean_hops, reach
 from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.data.source import Sizes
@@ -26,8 +26,6 @@ from pyg_topomask.run.files import output_path, write_output
 from pyg_topomask.run.graphgps.reading import read
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
-from pyg_topomask.transforms import AddRandomWalks, apply_all
-from pyg_topomask.viz import literal, matrix_of, plot_mask, plot_reach, plot_walks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +87,7 @@ class View:
     @property
     def where(self) -> str:
         """The data set and the layer, for titles of several graphs."""
-        return f"{literal(self.experiment.data.name)}, layer {self.layer}"
+        return f"{viz.literal(self.experiment.data.name)}, layer {self.layer}"
 
     @cached_property
     def reach(self) -> dict[str, Tensor]:
@@ -102,7 +100,7 @@ class View:
         views = {"untrained": self}
         if self.untrained is not None:
             views = {"untrained": replace(self, model=self.untrained), "trained": self}
-        masks: dict[str, Any] = {"no mask": lambda data: OnesOperator(data.batch)}
+        masks: dict[str, Any] = {"no mask": lambda data: operators.OnesOperator(data.batch)}
         masks |= {name: view.mask() for name, view in views.items() if view.mask() is not None}
         with self.experiment.data.refusing():
             rows = max(1, min(256, _NUMBERS // int(graph.num_nodes or 1)))
@@ -127,7 +125,7 @@ class View:
         if mask is None:
             raise self.missing("walks", "an attention with a GRF mask", "GRF")
         steps = source.draws(self.experiment.seed)
-        walks = next(step for step in steps if isinstance(step, AddRandomWalks) and step.name == mask.name)
+        walks = next(step for step in steps if isinstance(step, transforms.AddRandomWalks) and step.name == mask.name)
         with source.refusing():
             rows = walk_errors(mask, walks, self.graphs[0], self.head % mask.heads, _DRAWS, _RISK)
         return rows, walks.num_walks, f"{self.title}\nentries between two nodes, {_DRAWS} draws of {walks.scheme} walks"
@@ -219,7 +217,7 @@ def load_view(
     _refuse_outside("--node", node or 0, data[0].num_nodes or 1)
     with torch.random.fork_rng(devices=[]):
         with source.refusing():
-            data = apply_all([*source.encodings, *source.draws(seed)], data)
+            data = transforms.apply_all([*source.encodings, *source.draws(seed)], data)
         torch.manual_seed(seed)
         sizes = Sizes.of(data[0], dataset.task.num_outputs, dataset.task.level)
         model: Any = experiment.build(sizes).eval()
@@ -228,7 +226,7 @@ def load_view(
         untrained = copy.deepcopy(model)
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
     name = source.name if experiment.name == "config" else experiment.name  # a run's own file is config.yaml
-    title = f"{literal(name)}, graph {graph}, layer {layer}, head {head}\n{origin}"
+    title = f"{viz.literal(name)}, graph {graph}, layer {layer}, head {head}\n{origin}"
     return View(experiment, model, data, layer, head, node, title, untrained)
 
 
@@ -255,11 +253,11 @@ def _draw_attention(view: View) -> "Figure":
             pairs, weights = attn.attention_weights(*inputs, **more)
         except NotImplementedError as error:
             raise NoPictureError(str(error)) from None
-    matrix = matrix_of(pairs, weights, int(data.num_nodes or 0))
+    matrix = viz.matrix_of(pairs, weights, int(data.num_nodes or 0))
     # A node may attend to none, such as one with relu features that no other node has.
     empty = (matrix[view.head, : data.num_nodes] == 0).all(1).double().mean()
     title = f"{type(attn).__name__}, {view.title}" + (f", {empty:.1%} of the nodes attend to none" if empty else "")
-    return plot_mask(matrix, data.edge_index, title, view.node, view.head, symbol="A")
+    return viz.plot_mask(matrix, data.edge_index, title, view.node, view.head, symbol="A")
 
 
 @torch.no_grad()
@@ -278,10 +276,10 @@ def _draw_mask(view: View) -> "Figure":
         raise view.missing("mask", "an attention with a mask", "GRF")
     with torch.no_grad(), view.experiment.data.refusing():
         operator = mask(data)
-    return plot_mask(operator, data.edge_index, view.title, view.node, view.head if operator.heads else 0)
+    return viz.plot_mask(operator, data.edge_index, view.title, view.node, view.head if operator.heads else 0)
 
 
-def influence(model: GPSNetwork, graph: Data, most: int) -> LowRankOperator:
+def influence(model: GPSNetwork, graph: Data, most: int) -> operators.LowRankOperator:
     """How much ``most`` nodes i after the last layer depend on all encoded nodes j: rows :math:`\\sum |∂h_i / ∂x_j|`.
 
     PyG's ``total_influence`` calls the mean number of hops the receptive field.
@@ -298,7 +296,7 @@ def influence(model: GPSNetwork, graph: Data, most: int) -> LowRankOperator:
         return out
 
     rows = [jacobian(lambda x, i=i: after(x, i), x, vectorize=True).abs().sum((0, 2)) for i in nodes.tolist()]
-    return LowRankOperator((torch.arange(len(x))[:, None] == nodes).to(x), torch.stack(rows, dim=1))
+    return operators.LowRankOperator((torch.arange(len(x))[:, None] == nodes).to(x), torch.stack(rows, dim=1))
 
 
 def reach_table(view: View) -> Table:
@@ -359,8 +357,8 @@ def path_table(view: View) -> Table:
 PICTURES: "dict[str, Callable[[View], Figure]]" = {
     "attention": _draw_attention,
     "mask": _draw_mask,
-    "reach": lambda view: plot_reach(view.reach, view.reach_title),
-    "walks": lambda view: plot_walks(*view.walk_errors),
+    "reach": lambda view: viz.plot_reach(view.reach, view.reach_title),
+    "walks": lambda view: viz.plot_walks(*view.walk_errors),
 }
 TABLES: dict[str, Callable[[View], Any]] = {"path": path_table, "reach": reach_table, "walks": walk_table}
 """What ``topomask show`` draws, and what it prints, by the name of the kind."""

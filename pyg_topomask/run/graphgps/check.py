@@ -6,16 +6,7 @@ from dataclasses import replace
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import (
-    ATTENTION,
-    EDGE_ENCODERS,
-    EVERY_ATTENTION,
-    HEADS,
-    MASK,
-    NODE_ENCODERS,
-    POSITIONAL_ENCODERS,
-    auxiliary_loss,
-)
+from pyg_topomask import nn
 from pyg_topomask.run.data.source import Sizes
 from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
 from pyg_topomask.run.graphgps.attentions import key_in
@@ -50,14 +41,14 @@ def _unknown(key: str, kind: str, name: str, known: Sequence[str], others: Seque
 
 def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
     """Pairs (key, what is wrong) of names of convolutions, attentions and masks."""
-    attentions, convs, key = [*EVERY_ATTENTION, *PEER_ATTENTIONS, "None"], [*CONVS, "None"], "gt.layer_type"
-    for name in sorted({*ATTENTION} & {*PEER_ATTENTIONS, *CONVS}):
+    attentions, convs, key = [*nn.EVERY_ATTENTION, *PEER_ATTENTIONS, "None"], [*CONVS, "None"], "gt.layer_type"
+    for name in sorted({*nn.ATTENTION} & {*PEER_ATTENTIONS, *CONVS}):
         yield key, f"{name!r} has another meaning here: register the attention under another name"
     for name in config.topomask.masks:
-        if name not in ("none", *MASK):
-            yield _unknown(MASK_KEY, "mask", name, ["none", *MASK])
+        if name not in ("none", *nn.MASK):
+            yield _unknown(MASK_KEY, "mask", name, ["none", *nn.MASK])
     for position, part in enumerate(config.gt.layer_type.split("+")):
-        if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *EVERY_ATTENTION}:
+        if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *nn.EVERY_ATTENTION}:
             found = ("attention", part, attentions, convs) if position else ("convolution", part, convs, attentions)
             yield _unknown(key, *found)
     if config.model.graph_pooling == "graph_token" and not config.gt.attentions:
@@ -74,18 +65,18 @@ def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
-    data, encoders = config.dataset, [*NODE_ENCODERS, *PLAIN_ENCODERS, *POSITIONAL_ENCODERS]
+    data, encoders = config.dataset, [*nn.NODE_ENCODERS, *PLAIN_ENCODERS, *nn.POSITIONAL_ENCODERS]
     head, task, bases = config.gnn.head, data.tasks[0], data.base_encoders
     for name in data.node_encoder_parts:
         if name not in encoders:
             yield _unknown("dataset.node_encoder_name", "encoder", name, encoders)
-    if data.edge_encoder and data.edge_encoder_name not in EDGE_ENCODERS:
-        yield _unknown("dataset.edge_encoder_name", "encoder", data.edge_encoder_name, [*EDGE_ENCODERS])
+    if data.edge_encoder and data.edge_encoder_name not in nn.EDGE_ENCODERS:
+        yield _unknown("dataset.edge_encoder_name", "encoder", data.edge_encoder_name, [*nn.EDGE_ENCODERS])
     if len(bases) > 1:
         yield "dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: choose one"
     of_head = head.rpartition("_")[2]  # the names of all heads end in what they predict
-    if head not in ("default", *HEADS):
-        yield _unknown("gnn.head", "head", head, ["default", *HEADS])
+    if head not in ("default", *nn.HEADS):
+        yield _unknown("gnn.head", "head", head, ["default", *nn.HEADS])
     elif of_head not in ("default", task.level):
         yield "gnn.head", f"{head} is for {of_head}s; {data.name} has {task.level}s"
     if (head == "ogb_code_graph") != (task.kind == "subtoken"):
@@ -105,7 +96,7 @@ def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[s
     return [
         (f"topomask.mask_{mask}.{argument}", f"{key} gives the same setting: leave one of the two out")
         for mask in config.masks
-        for argument, key in MASK[mask].config_keys.items()
+        for argument, key in nn.MASK[mask].config_keys.items()
         if argument in config.value(f"topomask.mask_{mask}").model_fields_set and is_given(key)
     ]
 
@@ -245,5 +236,5 @@ def _try_model(config: Config, batch: Data) -> None:
     level = config.dataset.level
     sizes = Sizes.of(batch, 1 if level == "edge" else 2, level)
     model = build_model(sized(config, *sizes), *sizes)
-    (model(batch).sum() + auxiliary_loss(model)).backward()
+    (model(batch).sum() + nn.auxiliary_loss(model)).backward()
     build_scheduler(config, build_optimizer(config, model))

@@ -14,10 +14,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_geometric.data import Data
 
-from pyg_topomask import __version__
+from pyg_topomask import __version__, loader, nn
 from pyg_topomask.checks import NonFiniteError
-from pyg_topomask.loader import unpadded
-from pyg_topomask.nn import Plan, auxiliary_loss
 from pyg_topomask.run.data.loaders import Splits
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.task import PARTS
@@ -113,7 +111,7 @@ class GraphModule(pl.LightningModule):
             data.edge_label_index = torch.cat([data.edge_label_index, pairs.edge_index], dim=1)
         prediction = self._predict(data)
         if "real_graphs" in data:
-            data = unpadded(data)
+            data = loader.unpadded(data)
             prediction = prediction[: data.num_graphs if self.task.level == "graph" else self.task.count(data)]
         if pairs is not None:
             count = prediction.size(0) - pairs.link.numel()
@@ -143,7 +141,7 @@ class GraphModule(pl.LightningModule):
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
         """Loss of one batch times ``accumulation``: Lightning divides by it, but GraphGPS sums gradients."""
         loss = self._step(batch, "train")
-        auxiliary = auxiliary_loss(self.model) if self._captured is None else self._captured.auxiliary
+        auxiliary = nn.auxiliary_loss(self.model) if self._captured is None else self._captured.auxiliary
         loss = loss + self.settings.auxiliary * auxiliary
         return loss * self.settings.accumulation
 
@@ -229,7 +227,7 @@ class Captured:
         self.auxiliary: Tensor = torch.zeros(())
         """The auxiliary loss of the last call."""
 
-    def __call__(self, data: Data, plan: Plan) -> Tensor:
+    def __call__(self, data: Data, plan: nn.Plan) -> Tensor:
         """Predictions for a batch. Raises RunError if the model cannot be captured."""
         given = {name: value for name, value in data.to_dict().items() if isinstance(value, Tensor)}
         leaves, spec = tree_flatten((given, plan))
@@ -269,4 +267,4 @@ class _Step(Module):
         for name, value in given.items():
             data[name] = value
         planned: Any = partial(self.model, plan=plan)
-        return self.call(planned, data), auxiliary_loss(self.model)
+        return self.call(planned, data), nn.auxiliary_loss(self.model)
