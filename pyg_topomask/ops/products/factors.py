@@ -131,7 +131,7 @@ def near_pattern(index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor | None]
     # Rows of pairs would double the memory of the pattern, and compiled attention does not read them.
     rowptr, col = row_pointers(index[0], num_nodes), index[1].to(torch.int32, copy=True)
     pattern = Pattern(None, col, num_nodes, num_nodes, rowptr=rowptr)
-    given = mean_distance(index[0], index[1]) if index.device.type == "cpu" else 0
+    given = mean_distance(index[0], index[1]) if index.device.type == "cpu" and num_nodes > FAR_NODES else 0
     if given > FAR_NODES:
         order = nearby_order(pattern)
         place = order.argsort()

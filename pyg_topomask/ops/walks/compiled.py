@@ -11,6 +11,7 @@ from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import Entry
 from pyg_topomask.ops.sparse import Pattern, check_entries
 from pyg_topomask.ops.walks.merge import WalkTable, num_monomials, num_products
+from pyg_topomask.ops.walks.pair_table import sorted_walks
 from pyg_topomask.ops.walks.settings import SCHEMES, WalkSettings
 from pyg_topomask.ops.walks.walkers import WalkGraph
 
@@ -117,7 +118,12 @@ def pair_table(
     rowptr = left.index.new_zeros(num_nodes + 1, dtype=torch.int64)
     given = [*_columns(left, left.load.dtype), *_columns(right, left.load.dtype), rowptr]
     numbers = max_length + 1, ordered
-    if _pair_table([*given, None, None, None], *numbers, threads=threads, answers=(_NO_SUCH_NODE,)):
+    answers = _NO_SUCH_NODE, _NOT_SORTED
+    answer = _pair_table([*given, None, None, None], *numbers, threads=threads, answers=answers)
+    if answer == _NOT_SORTED:
+        left = sorted_walks(left, num_nodes, max_length)
+        return pair_table(left, right, num_nodes, max_length, ordered)
+    if answer == _NO_SUCH_NODE:
         raise ValueError(
             f"stored walks name a node outside of 0 to {num_nodes - 1}, or have more than 'max_length' = {max_length} "
             "steps: draw them again on this graph"

@@ -130,15 +130,14 @@ class WalkProduct:
         return self._pairs(ordered=True)
 
     def _pairs(self, ordered: bool) -> pair_table.EntryTable:
-        left = self._sorted(0)
-        right = left if self.shared else self._sorted(1)
-        if compiled.refuses(left.load) is None:
-            index, coeffs = compiled.pair_table(left, right, self.num_nodes, self.max_length, ordered)
+        sizes = self.num_nodes, self.max_length
+        if compiled.refuses(self._stored[0].load) is None:
+            index, coeffs = compiled.pair_table(*self._stored, *sizes, ordered)
         else:
-            sizes = self.num_nodes, self.max_length
+            tables = self._sorted(0), self._sorted(1)
             with plans.on_grid(None):  # pairs of parts
-                index, coeffs = pair_table.sorted_pair_table(left, right, *sizes, lambda: self.counts, ordered)
-        del left, right  # before more memory is needed
+                index, coeffs = pair_table.sorted_pair_table(*tables, *sizes, lambda: self.counts, ordered)
+            del tables  # before more memory is needed
         if self.diagonal is not None:
             on, diagonal = index[0] == index[1], self._ordered(self.diagonal) if ordered else self.diagonal
             coeffs = torch.where(on[:, None], diagonal.to(coeffs.dtype).index_select(0, index[0]), coeffs)

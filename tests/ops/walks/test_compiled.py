@@ -66,12 +66,14 @@ def tables(num_nodes, dtype=torch.float64):
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-3), (torch.float64, 1e-11)])
 @pytest.mark.parametrize(("shared", "ordered"), [(False, False), (True, False), (False, True), (True, True)])
 def test_pair_tables_equal_those_of_plain_torch(dtype, atol, shared, ordered):
-    """Also of small integers, in which transforms store nodes and lengths."""
+    """Also of small integers, in which transforms store nodes and lengths, and of walks that relabelling has mixed."""
     left, right = tables(300, dtype)
     right = left if shared else right
     stored = [WalkTable(some.index.int(), some.length.to(torch.int8), some.load) for some in (left, right)]
+    order = torch.randperm(left.length.numel())
+    mixed = WalkTable(left.index[:, order], left.length[order], left.load[order])
     wanted_index, wanted = sorted_pair_table(left, right, 300, K, ordered=ordered)
-    for given in ((left, right), stored):
+    for given in ((left, right), stored, (mixed, mixed if shared else right)):
         index, coeffs = compiled.pair_table(*given, 300, K, ordered)
         assert index.equal(wanted_index)
         assert (index.dtype, coeffs.dtype) == (torch.int32, dtype)

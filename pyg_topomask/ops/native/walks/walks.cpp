@@ -257,11 +257,12 @@ int64_t walk_graph(const Call& call) {
 
 }  // namespace
 
-// -3 if a walk has nodes or lengths that do not exist.
+// -3 if a walk has nodes or lengths that do not exist, -4 if the walks of queries are not sorted by start.
 EXPORTED int64_t pair_table(const int64_t* block) {
     return for_dtype(block, PAIR_ARRAYS, 2, LEFT + 3, [](const Call& call, auto zero) {
         const PairCall<decltype(zero)> c{call};
         if (!within(c.left, c.nodes, c.lengths) || !within(c.right, c.nodes, c.lengths)) return -3;
+        if (!std::is_sorted(c.left.start, c.left.start + c.left.count)) return -4;
         Pairs<decltype(zero)> pairs(c);
         c.row ? pairs.fill() : pairs.count();
         return 0;
