@@ -2,13 +2,16 @@
 
 import pytest
 import torch
+from torch_geometric.data import Batch, Data
 
 from pyg_topomask.limits import limits
+from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import DenseOperator, LowRankOperator, OnesOperator, SparseFactorOperator
 from pyg_topomask.ops import explain, masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention.choice import ENGINES, PATHS, choose_engine
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.typing import PerformanceWarning
 from tests.ops.attention.cases import KERNELS, MASKS, draw, features, needs_compiler, problem_of
 
@@ -96,6 +99,16 @@ def test_auto_takes_the_least_estimate(kernel):
         costs.keys() - {"dense"}, key=costs.get
     )  # it would multiply numbers of several graphs
     assert choose_engine(problem, "dense") == "dense"
+
+
+@needs_compiler
+def test_blocks_of_many_small_graphs_count_the_entries_that_fill_them():
+    node = torch.arange(20)
+    ring = torch.stack([node.repeat(2), torch.cat([(node + 1) % 20, (node - 1) % 20])])
+    graph = Batch.from_data_list([AddRandomWalks(seed=0)(Data(edge_index=ring, num_nodes=20))] * 32)
+    q = torch.rand(640, 4, 16)
+    costs = explain(q, q, q, GRFMask(4)(graph), graph.batch)
+    assert costs["pairs_cpp"] < costs["blocks_cpp"]
 
 
 def sparse(num_nodes, num_pairs):
