@@ -19,7 +19,8 @@ class Buckets:
 
     ``torch.compile(model, fullgraph=True, dynamic=False)`` then compiles a model once for each bucket, and a step can
     be captured in a CUDA graph for each. The numbers of nodes, edges, walks and pairs, and the square of the largest
-    graph's number of nodes are rounded up to powers of ``step``; the number of graphs depends on that of real ones.
+    graph's number of nodes are rounded up to powers of ``step``. The number of graphs follows from that of real ones,
+    and takes one of two values.
 
     .. code-block:: python
 
@@ -91,9 +92,15 @@ class Buckets:
         return found
 
     def _nodes_of_dummies(self, nodes: list[int]) -> list[int]:
-        """Number of nodes of each dummy graph, so many that none is larger than the real ones."""
-        number = math.ceil(len(nodes) * (self.step - 1) - 1e-9)
-        added = self.size(sum(nodes) + number) - sum(nodes)
+        """Number of nodes of each dummy graph: none is larger than the largest real one, which decides about blocks.
+
+        The number of graphs is one of two, so that there are few different shapes.
+        """
+        most = math.ceil(len(nodes) * (self.step - 1) - 1e-9)
+        for number in (math.ceil(most / 3), most):
+            added = self.size(sum(nodes) + number) - sum(nodes)
+            if added <= number * max(nodes):
+                break
         return [added * (i + 1) // number - added * i // number for i in range(number)]
 
     def _lengths(

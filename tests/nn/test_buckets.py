@@ -206,6 +206,16 @@ def test_sizes(step):
     assert len({*sizes}) < 13 / (step - 1) + 1
 
 
+@pytest.mark.parametrize(("largest", "number"), [(40, 2), (5, 4)])
+def test_dummies_are_few_and_no_larger_than_real_graphs(largest, number):
+    """Blocks of full attention have the size of the largest graph, also those of dummies."""
+    graphs = [Data(edge_index=torch.zeros(2, 1).long(), num_nodes=size) for size in [largest, *[5] * 31]]
+    sizes = [dummy.num_nodes for dummy in Buckets().dummies(graphs)]
+    assert len(sizes) == number
+    assert max(sizes) <= largest
+    assert sum(sizes) == Buckets().size(155 + largest + number) - 155 - largest
+
+
 def shapes_of(batch):
     return tuple(x.shape for x in tree_leaves((batch.x, batch.edge_index, batch.plan)))
 
