@@ -195,7 +195,8 @@ def backward_receivers(
             kernel = exponentials(kernel, top[:, None])
         at += grad_start + head * grad_head
         if grad_entry is not None:
-            tl.store(grad_entry + at, kernel * (of_weight + of_total[:, None] * (bound is None)), mask=both)
+            of_entry = of_weight + of_total[:, None] if bound is None else of_weight
+            tl.store(grad_entry + at, kernel * of_entry, mask=both)
         if grad_bound is not None:
             tl.store(grad_bound + at, kernel * of_total[:, None], mask=both)
         of_score = entries * of_weight + bounds * of_total[:, None]
