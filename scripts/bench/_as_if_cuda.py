@@ -37,6 +37,7 @@ from pyg_topomask.ops.attention.engines.pairs_triton import PairSums
 from pyg_topomask.ops.native import loader, op
 from pyg_topomask.ops.native.op import CompiledOp
 from pyg_topomask.ops.topk import triton as topk_triton
+from pyg_topomask.ops.topk.means import KeptMeans
 
 DEVICE = torch.device("cuda:7")  # what is stored for a device is not found by code that runs on a real GPU
 
@@ -57,7 +58,7 @@ WAITS |= {"equal", "_linalg_eigh"}
 FREE = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "lift_fresh", "_unsafe_view"}
 FREE |= {"_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe", "_assert_async", "resize_", "detach"}
 ON_HOST = {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"}  # take tensors of both devices
-SIZES = {"PAIRS", "CUT", "HEADS", "WIDTH", "CHANNELS", "SIZE", "QUERIES", "KEYS", "DIM"}
+SIZES = {"PAIRS", "CUT", "HEADS", "WIDTH", "CHANNELS", "SIZE", "QUERIES", "KEYS", "DIM", "TOPK"}
 """Constants that Triton wants as powers of two."""
 
 
@@ -119,6 +120,7 @@ class AsIfCuda(TorchDispatchMode):
             (op, "_ORDINARY", (*op._ORDINARY, OnCuda)),
             (triton_support, "launch", self._launch_triton),
             (PairSums, "run", self._run_twin(PairSums.run)),
+            (KeptMeans, "run", self._run_twin(KeptMeans.run)),
             (BlockMeansTriton, "run", self._run_twin(BlockMeansTriton.run)),
             (sparse, "_csr_tensor", _csr_tensor(sparse._csr_tensor)),
             (full_softmax, "scaled_dot_product_attention", _attend),
@@ -210,6 +212,7 @@ class AsIfCuda(TorchDispatchMode):
                 given = [_inner(x) for x in inputs]
                 first = [x if x is None else x.detach().requires_grad_() for x in given[: op.differentiable]]
                 made = op.twin(*first, *given[op.differentiable :])
+                made = (made,) if isinstance(made, Tensor) else made
                 if not grads:
                     for result, x in zip(results, made):
                         _inner(result).copy_(x.detach())

@@ -7,9 +7,10 @@ Reference: the k-MIP attention of *On k-Maximum-Inner-Product Attention and the 
 where :math:`T_i` are the k keys of the query's own graph with the largest :math:`q_i \cdot k_j`.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout as dropped
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask import plan as plans
@@ -20,9 +21,11 @@ from pyg_topomask.ops.attention.mask import PatternMask
 from pyg_topomask.ops.attention.masked import masked_softmax_attention
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.ops.edges.block_sparse import one_graph
+from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch, segments
+from pyg_topomask.ops.topk.means import kept_means
 from pyg_topomask.ops.topk.search import check_finite, find_keys, head_rows, search_keys
 
 
@@ -94,7 +97,9 @@ def _attend(
             out = softmax_in_graphs(q, k, values, layout, q.size(-1) ** -0.5, min(topk, MOST_SELECTED))
         if out is None and _has_fixed_sizes():
             index = find_keys(q.detach(), k.detach(), topk, ends.offsets, ends.offsets, backend)
-            out = _attend_to_places(q, k, values, index.transpose(0, 1), dropout)
+            seed = draw_seeds(1, device=q.device) if dropout else None
+            means = kept_means if q.is_cuda else kept_means.twin
+            out = means(q, k, values, index, seed, dropout, q.size(0))
         elif out is None:
             out = _attend_to_pairs(q, k, values, topk, ends.ptr, backend, dropout, recompute)
     return out.to(v.dtype)
@@ -107,7 +112,13 @@ def _attend_to_pairs(
     q: Tensor, k: Tensor, v: Tensor, topk: int, ptr: list[int], backend: str, dropout: float, recompute: bool
 ) -> Tensor:
     heads_q, heads_k = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k))
-    mask = PatternMask(search_keys(heads_q, heads_k, topk, ptr, ptr, backend, trim=True).pattern)
+    kept = search_keys(heads_q, heads_k, topk, ptr, ptr, backend, trim=True)
+    if q.is_cuda:
+        seed = draw_seeds(1, device=q.device) if dropout else None
+        given = q, k, v, kept.keys, seed, dropout, max(b - a for a, b in pairwise(ptr))
+        if kept_means.refuses(*given) is None:
+            return kept_means(*given)
+    mask = PatternMask(kept.pattern)
 
     def attend(*qkv: Tensor) -> Tensor:
         of_q, of_k, of_v = (head_rows(x)[:, None] for x in qkv)
@@ -119,13 +130,3 @@ def _attend_to_pairs(
     else:
         out = attend(heads_q, heads_k, v)
     return out if readable(q) else out + 0 * q.sum(-1, keepdim=True)  # a query with NaN may have found no keys
-
-
-def _attend_to_places(q: Tensor, k: Tensor, v: Tensor, index: Tensor, dropout: float) -> Tensor:
-    """The same for the keys ``index`` ``[N, H, topk]`` of each query, −1 where its graph has no more."""
-    heads = torch.arange(q.size(1), device=q.device)[:, None]
-    exists, place = index >= 0, (index.clamp(min=0) * q.size(1) + heads).flatten()
-    key, value = (x.flatten(0, 1).index_select(0, place).unflatten(0, index.shape) for x in (k, v))
-    score = (q[:, :, None] * key).sum(-1) * q.size(-1) ** -0.5
-    weight = dropped(score.masked_fill(~exists, -torch.inf).softmax(-1), dropout)
-    return (weight[..., None] * value).sum(2)

@@ -1,7 +1,7 @@
 """The keys with the largest inner products. Gradients flow only through their scores; their choice is a constant."""
 
+from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,15 +81,32 @@ def topk_inner_product_reference(
     return values, index.masked_fill(values == -torch.inf, -1)
 
 
-class Kept(NamedTuple):
-    """The kept pairs. Rows of queries and keys are numbered across all heads."""
+class Kept:
+    """The kept pairs. Rows of queries and keys are numbered across all heads.
 
-    keys: Tensor
-    """Shape ``[H, Nq, topk]``, −1 for missing keys."""
-    exists: Tensor | None
-    """Where `keys` has a key; :obj:`None` if it has one everywhere."""
-    pattern: Pattern
-    """The pairs as a matrix ``[H Nq, H Nk]``."""
+    Args:
+        keys: Shape ``[H, Nq, topk]``, −1 for missing keys.
+        num_keys: Number of keys of a head.
+        complete: Whether no key is missing.
+    """
+
+    def __init__(self, keys: Tensor, num_keys: int, complete: bool) -> None:
+        self.keys, self.num_keys = keys, num_keys
+        self.exists = None if complete else keys >= 0
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        """The pairs as a matrix ``[H Nq, H Nk]``."""
+        heads, num_queries, topk = self.keys.shape
+        column = self.keys + torch.arange(heads, device=self.keys.device)[:, None, None] * self.num_keys
+        rows = heads * num_queries
+        if self.exists is None:
+            column = column.view(-1)
+            rowptr = torch.arange(rows + 1, dtype=torch.int32, device=column.device) * topk
+        else:
+            column = column[self.exists]
+            rowptr = pad(self.exists.view(rows, topk).sum(1).cumsum(0), (1, 0)).int()
+        return Pattern(None, column, rows, heads * self.num_keys, rowptr=rowptr)
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Inner products of the pairs, shape ``[H, Nq, topk]``, of ``q`` ``[H Nq, d]`` and ``k`` ``[H Nk, d]``."""
@@ -97,20 +114,6 @@ class Kept(NamedTuple):
         if self.exists is None:
             return score.view(self.keys.shape)
         return score.new_full(self.keys.shape, -torch.inf).masked_scatter(self.exists, score)
-
-
-def _keep(index: Tensor, num_keys: int, complete: bool) -> Kept:
-    heads, num_queries, topk = index.shape
-    offset = torch.arange(heads, device=index.device)[:, None, None] * num_keys
-    rows = heads * num_queries
-    if complete:
-        exists, column = None, (index + offset).view(-1)
-        rowptr = torch.arange(rows + 1, dtype=torch.int32, device=index.device) * topk
-    else:
-        exists = index >= 0
-        column = (index + offset)[exists]
-        rowptr = pad(exists.view(rows, topk).sum(1).cumsum(0), (1, 0)).int()
-    return Kept(index, exists, Pattern(None, column, rows, heads * num_keys, rowptr=rowptr))
 
 
 @torch.no_grad()
@@ -133,7 +136,7 @@ def search_keys(
         index = find(Problem(*heads, ptr_q, ptr_k, topk), backend)
     sizes = zip(pairwise(ptr_q), pairwise(ptr_k))
     complete = all(d - c >= topk or a == b for (a, b), (c, d) in sizes)
-    kept = _keep(index, k.size(0), complete)
+    kept = Kept(index, k.size(0), complete)
     if trim and index.is_cuda:  # for attention, the order of a query's keys does not matter, and a check would wait
         return kept
     score = kept.scores(*(x.flatten(0, 1) for x in heads))
@@ -147,7 +150,7 @@ def search_keys(
     some = some.gather(-1, by_score)
     index = index.clone()
     index[rows] = some.masked_fill(some == k.size(0), -1)
-    return _keep(index, k.size(0), complete)
+    return Kept(index, k.size(0), complete)
 
 
 @torch.library.custom_op("topomask::topk_search", mutates_args=())

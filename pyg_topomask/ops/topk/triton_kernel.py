@@ -1,14 +1,13 @@
-"""The Triton kernel of ``triton.py``; it can only be used with Triton installed."""
+"""The Triton kernels of ``triton.py`` and ``means.py``; they can only be used with Triton installed."""
 
-try:
-    import triton.language as tl
-    from triton import jit
-except ImportError:
-    tl, jit = None, lambda function: function
+# mypy: disable-error-code="no-untyped-def"
+
+from pyg_topomask.ops.attention.triton_blocks import vectors
+from pyg_topomask.ops.attention.triton_kernels import jit, keep_factors, piece, store_sum, tl
 
 
 @jit
-def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotations: only constants have one
+def search_block(
     q,
     k,
     out,
@@ -87,3 +86,64 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
         tl.store(target + rank, tl.where(largest > -(2**63), found, -1), mask=row_there)
         taken = current == largest[:, None]
         best = tl.where(taken, -(2**63), best)
+
+
+@jit
+def attend(
+    q, k, v, index, seed, out, grad, grad_q, used, of_score, column,
+    q_row, q_head, k_row, k_head, v_row, v_head, rows, heads, width, channels, topk, scale,
+    DROPPED: tl.constexpr, SCALE: tl.constexpr, TOPK: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Mean of the values of one query's keys in one head; or, if it has a gradient, that of the query.
+
+    In the backward pass, each place gets what `backward_keys` reads: the weight with dropout (``used``), the gradient
+    of the product, and the number of the key in all heads. A missing key has weight 0, and counts as the query's own.
+    """
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    slot, lane, channel = tl.arange(0, TOPK), tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
+    own, place = row * heads + head, (head * rows + row) * topk + slot
+    key = tl.load(index + place, mask=slot < topk, other=-1)
+    there = key >= 0
+    query = tl.load(q + row * q_row + head * q_head + lane, mask=lane < width, other=0.0)
+    keys = vectors(k + head * k_head, key, k_row, there, width, WIDTH)
+    values = vectors(v + head * v_head, key, v_row, there, channels, CHANNELS)
+    score = tl.where(there, tl.sum(query[None, :] * keys, axis=1) * scale, -float("inf"))
+    weight = tl.exp(score - tl.max(score, axis=0))
+    weight = weight / tl.sum(weight, axis=0)
+    no_head = tl.zeros((1,), tl.int64)
+    kept = tl.sum(keep_factors(place, no_head, 1, seed, weight[:, None], DROPPED, SCALE), axis=1)
+    if grad is None:
+        mean = tl.sum((weight * kept)[:, None] * values, axis=0)
+        tl.store(out + own * channels + channel, mean, mask=channel < channels)
+    else:
+        of_mean = tl.load(grad + own * channels + channel, mask=channel < channels, other=0.0)
+        of_weight = tl.sum(of_mean[None, :] * values, axis=1) * kept
+        of_product = weight * (of_weight - tl.sum(weight * of_weight, axis=0)) * scale
+        tl.store(used + place, tl.where(there, weight * kept, 0.0), mask=slot < topk)
+        tl.store(of_score + place, tl.where(there, of_product, 0.0), mask=slot < topk)
+        tl.store(column + place, tl.where(there, key, row) * heads + head, mask=slot < topk)
+        tl.store(grad_q + own * width + lane, tl.sum(of_product[:, None] * keys, axis=0), mask=lane < width)
+
+
+@jit
+def backward_keys(
+    q, grad, used, of_score, column_ptr, column_of_place, order, grad_k, parts_k, grad_v, parts_v,
+    q_row, q_head, rows, heads, width, channels, topk, columns, cuts,
+    CUT: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one key and its value in one head, from what `attend` has stored."""
+    column, first, last, part = piece(column_ptr, column_of_place, columns, cuts, CUT)
+    head, one = column % heads, tl.zeros((1,), tl.int64)
+    of_key, of_value = tl.zeros((WIDTH,), used.dtype.element_ty), tl.zeros((CHANNELS,), used.dtype.element_ty)
+    for start in range(first, last, PAIRS):
+        place = start + tl.arange(0, PAIRS)
+        there = place < last
+        pair = tl.load(order + place, mask=there, other=0)
+        row = pair // topk % rows
+        of_product = tl.load(of_score + pair, mask=there, other=0.0)
+        weight = tl.load(used + pair, mask=there, other=0.0)
+        of_key += tl.sum(of_product[:, None] * vectors(q + head * q_head, row, q_row, there, width, WIDTH), axis=0)
+        of_mean = vectors(grad + head * channels, row, heads * channels, there, channels, CHANNELS)
+        of_value += tl.sum(weight[:, None] * of_mean, axis=0)
+    store_sum(grad_k, parts_k, column, part, one, 1, of_key[None, :], width, WIDTH)
+    store_sum(grad_v, parts_v, column, part, one, 1, of_value[None, :], channels, CHANNELS)

@@ -75,10 +75,10 @@ def test_heads_of_configs(heads, width, channels):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "entries"), [("softmax", ()), ("linear", (3,)), ("additive", (3,))])
 def test_long_rows_long_columns_and_blocks_of_heads(name, entries, monkeypatch):
-    monkeypatch.setattr(pairs_triton, "_PAIRS", 2)
+    monkeypatch.setattr(pairs_triton, "PAIRS", 2)
     monkeypatch.setattr(pairs_triton, "_NUMBERS", 16)  # two of three heads at a time
     for cut in (3, 1024):  # of which a row or a column has several, or there is none
-        monkeypatch.setattr(pairs_triton, "_CUT", cut)
+        monkeypatch.setattr(pairs_triton, "CUT", cut)
         check(KERNELS[name], on_pairs(6, *entries), heads=3, width=3, channels=3)
 
 
@@ -89,7 +89,7 @@ def test_sizes_and_nothing_to_combine_where_no_row_is_cut(cut, monkeypatch):
     monkeypatch.setattr(
         triton_support, "launch", lambda *x, **y: names.append(x[1] * (0 not in x[2])) or launch(*x, **y)
     )
-    monkeypatch.setattr(pairs_triton, "_CUT", cut)
+    monkeypatch.setattr(pairs_triton, "CUT", cut)
     mask = on_pairs(6, positive=True)
     _, inputs = problem_of(KERNELS["linear"], mask, width=2, channels=2)
     q, k, _, entries = inputs
@@ -118,7 +118,7 @@ def test_scores_of_any_size_and_stored_zeros():
 @pytest.mark.parametrize("own", [False, True])
 def test_vectors_of_edges(own, monkeypatch):
     """That edges share, or half of the edges have one each."""
-    monkeypatch.setattr(pairs_triton, "_CUT", 4)
+    monkeypatch.setattr(pairs_triton, "CUT", 4)
     pattern = Pattern(*(torch.rand(5, 5) < 0.7).nonzero().t().to(DEVICE), 5, 5, torch.randperm(5).to(DEVICE))
     of_pair = torch.randint(3, (pattern.nnz,), dtype=torch.int32)
     if own:
@@ -136,7 +136,7 @@ def test_vectors_of_edges(own, monkeypatch):
 )
 def test_equals_the_twin_in_any_precision_with_dropout(dtype, kernel, monkeypatch):
     """Dropout zeroes the weights that hashes choose. Half precision is summed in float32, and gradients round once."""
-    monkeypatch.setattr(pairs_triton, "_CUT", 4)
+    monkeypatch.setattr(pairs_triton, "CUT", 4)
     pattern = Pattern(*(torch.rand(5, 5) < 0.7).nonzero().t(), 5, 5)
     arrays = [draw(3, pattern.nnz).abs(), *(draw(5, 3, size).abs().to(dtype) for size in (5, 5, 3))]
     arrays[0] = arrays[0].to(torch.promote_types(dtype, torch.float32))

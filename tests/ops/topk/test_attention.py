@@ -2,6 +2,10 @@ import pytest
 import torch
 
 from pyg_topomask.ops import topk_attention, topk_inner_product
+from pyg_topomask.ops.attention.engines import pairs_triton
+from pyg_topomask.ops.hashing import keep_factors
+from pyg_topomask.ops.topk.means import kept_means
+from tests.ops.compare import with_gradients
 from tests.ops.topk.test_search import batch_of
 
 SIZES = (20, 1, 0, 2, 130)  # graph 2 is empty
@@ -83,3 +87,32 @@ def test_no_number_of_each_pair_is_kept(recompute):
         assert sum(kept.values()) == given
     else:  # columns of the pairs, row pointers, copies of the inputs, and results of nodes
         assert sum(kept.values()) <= 500 * 2 * 20 * 4 + 2 * given
+
+
+@pytest.mark.parametrize("cut", [4, 1024])
+@pytest.mark.parametrize(("dtype", "dropout"), [(torch.float64, 0.0), (torch.float32, 0.0), (torch.float64, 0.4)])
+def test_kernels_for_cuda_equal_the_dense_form(dtype, dropout, cut, monkeypatch):
+    """All queries of a graph keep one key, whose queries are cut; equal keys tie, and the second graph lacks a key."""
+    pytest.importorskip("triton", reason="Triton is only published for Linux")
+    monkeypatch.setattr(pairs_triton, "CUT", cut)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    q, k, v = (x.detach().to(dtype) for x in inputs(7, 2, 3, 3, 5))
+    q, k[0], k[3] = q.abs(), 5, k[2]
+    given = [x.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for x in (q, k, v)]  # with strides
+    index = topk_inner_product(q, k, 3, SMALL)[1].transpose(0, 1)
+    seed = torch.tensor([7]) if dropout else None
+    chosen = (index[..., None] == torch.arange(7)).double()  # [H, N, topk, N]
+    score = torch.einsum("ihr,jhr->hij", *(x.double() for x in given[:2])) * 3**-0.5
+    weight = score.masked_fill(chosen.sum(2) == 0, -torch.inf).softmax(-1)
+    if dropout:
+        weight = weight * (chosen * keep_factors(dropout, seed, torch.arange(42).view(2, 7, 3))[..., None]).sum(2)
+    wanted = with_gradients((weight @ given[2].double().transpose(0, 1)).transpose(0, 1), given)
+    there = [x.detach().to(device).requires_grad_() for x in given]
+    rest = index.to(device), seed if seed is None else seed.to(device), dropout, 5
+    assert kept_means.refuses(*there, *rest) is None
+    for run in (kept_means, kept_means.twin):
+        for a, b in zip(with_gradients(run(*there, *rest), there), wanted, strict=True):
+            tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+            torch.testing.assert_close(a.cpu().double(), b.double(), rtol=tolerance, atol=tolerance)
+    assert (index[:, 5:, 2] == -1).all()
+    assert (index[:, :5] == 0).any(-1).all()

@@ -23,8 +23,8 @@ from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.triton_support import power_of_two
 
 _MODULE = "pyg_topomask.ops.attention.triton_kernels"
-_PAIRS = 16  # pairs that a program reads at a time
-_CUT = 1024  # most pairs of a row or column that one program sums
+PAIRS = 16  # pairs that a program reads at a time
+CUT = 1024  # most pairs of a row or column that one program sums
 _NUMBERS = 256  # most numbers of the keys and values of one pair, in all heads of a program
 _TWO_WARPS = 4096  # float32 numbers from which a program of four heads, or with dropout, has two warps; one spills them
 
@@ -91,11 +91,11 @@ class PairSums(CompiledOp):
                 x.copy_(of_blocks.sum(0, keepdim=True))
         pairs = rows[1], col, grads[0], tops
         if room[2] is not None or room[3] is not None:
-            *places, order = _transpose(col, k.size(0))
+            *places, order = transposed_pairs(col, k.size(0))
             call.launch("backward_columns", places, order, *pairs, sums=(of_k, of_v), OF_EDGE=False)
         if room[5] is not None:
-            *places, order = _transpose(of_pair, edge.size(0))
-            call.cuts = _places_of_cuts(col)  # many pairs may share an edge vector
+            *places, order = transposed_pairs(of_pair, edge.size(0))
+            call.cuts = places_of_cuts(col)  # many pairs may share an edge vector
             call.launch("backward_columns", places, order, *pairs, sums=(room[5], None), OF_EDGE=True)
 
 
@@ -107,7 +107,7 @@ class _Call:
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         weights = [x.contiguous() for x in (entry, entry if bound is None else bound)]
         (heads, width), channels = q.shape[1:], v.size(-1)
-        self.entry, self.cuts = entry, _places_of_cuts(col) if longest > _CUT else 0
+        self.entry, self.cuts = entry, places_of_cuts(col) if longest > CUT else 0
         self.block = _head_block(heads, width if edge is None else 2 * width, channels)
         self.blocks = -(-heads // self.block)
         self.arrays = q, k, v, *weights, None if edge is None else edge.contiguous(), of_pair, seed
@@ -120,12 +120,12 @@ class _Call:
             "SLOPE": slope,
             "DROPPED": 0 if seed is None else int(dropout * 2**32),
             "SCALE": 1 / (1 - dropout) if dropout < 1 else 0.0,
-            "PAIRS": _PAIRS,
+            "PAIRS": PAIRS,
             "WIDTH": power_of_two(width),
             "CHANNELS": power_of_two(channels),
         }
         # Queries or gradients of keys beside keys and values. Rows are short: a wider program repeats work.
-        numbers = _PAIRS * self.block * ((2 if edge is None else 3) * power_of_two(width) + power_of_two(channels))
+        numbers = PAIRS * self.block * ((2 if edge is None else 3) * power_of_two(width) + power_of_two(channels))
         wide = numbers * entry.element_size() >= 4 * _TWO_WARPS
         self.warps = 2 if wide and (self.block >= 4 or seed is not None) else 1
 
@@ -142,7 +142,7 @@ class _Call:
 
         ``places`` are the first pair of each row, and the row of each pair, in the order of the kernel.
         """
-        rows, sizes = places[0].numel() - 1, {"CUT": _CUT, "HEADS": self.block}
+        rows, sizes = places[0].numel() - 1, {"CUT": CUT, "HEADS": self.block}
         given = [(x, None if x is None else self._parts(x)) for x in sums]
         scores = (None, None) if tops is None else (tops, self._parts(tops))
         filled = [x for pair in given for x in pair] + [x for x in scores if x is not None]
@@ -196,9 +196,9 @@ def with_size(problem: Problem) -> tuple[Tensor, Tensor]:
     return problem.finish(sums), size.masked_fill(size < least_denominator(size.dtype), 0)
 
 
-def _places_of_cuts(col: Tensor) -> int:
+def places_of_cuts(col: Tensor) -> int:
     """Number of the places where rows may be cut."""
-    return max(col.numel() - 1, 0) // _CUT
+    return max(col.numel() - 1, 0) // CUT
 
 
 def _head_block(heads: int, width: int, channels: int) -> int:
@@ -214,7 +214,7 @@ def _rows(rowptr: Tensor, num_pairs: int) -> Tensor:
 
 
 @partial(once_per_batch, traced=True)
-def _transpose(col: Tensor, num_columns: int) -> tuple[Tensor, Tensor, Tensor]:
+def transposed_pairs(col: Tensor, num_columns: int) -> tuple[Tensor, Tensor, Tensor]:
     """First pair of each column in the transposed order, the columns in this order, and the pairs."""
     column, order = col.sort(stable=True)
     columns = torch.arange(num_columns + 1, dtype=col.dtype, device=col.device)
