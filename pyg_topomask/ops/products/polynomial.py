@@ -208,18 +208,20 @@ class _PolynomialAttention(SlicedAttention):
             (5, 1, 2, 1, 1),
             (4, 2, 3, 2, 2),
             (70, 2, 17, 1, 3),
+            (300, 1, 2, 1, 1),
             (0, 1, 2, 1, 1),
         ):
             q, k, v = torch.randn(3, nodes, heads, features, dtype=torch.float64)
             group = torch.arange(nodes) % groups if groups > 1 else None
             matrix = torch.randn(nodes, nodes, dtype=torch.float64) * (torch.rand(nodes, nodes) < 0.5)
+            matrix = matrix.tril(2).triu(-70) if nodes > 70 else matrix  # several blocks of nodes
             if group is not None:
                 matrix = matrix * (group[:, None] == group)
             row, col = matrix.nonzero().t()
             basis = Basis(Pattern(row, col, nodes, nodes), matrix[row, col] / 4, True)
             coeffs = torch.randn(4, groups, own, dtype=torch.float64)
             arrays = [x for b in (basis, basis.T) for x in (b.pattern.rowptr, b.pattern.col, b.value)]
-            yield q, k, v[..., : features - 1], coeffs, *arrays, group, nodes < 5
+            yield q, k, v[..., : features - 1], coeffs, *arrays, group, nodes not in (5, 70)
 
 
 _attention = _PolynomialAttention()
