@@ -5,6 +5,9 @@ CUDA, and ``torch.compile(fullgraph=True)`` traces the step without this machine
 Inductor then lowers both graphs with fake CUDA tensors: its code is read, and not run. Counted are its Triton kernels
 and its calls of libraries, with its own settings and with ``combo_kernels=True, split_reductions=False``.
 
+PyG's ``GPSConv`` with "multihead" attention is one graph only if it is given the sizes that it reads from the batch:
+its padded form has constant sizes here, and nodes return from it by their places.
+
 Run: python scripts/bench/compiled_kernels.py [--only NAME …]
 """
 
@@ -15,16 +18,16 @@ import re
 import warnings
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 from _as_if_cuda import DEVICE, AsIfCuda, OnCuda, to_cuda
-from launches import NAMES, PYG, graphs_of, model_of
+from launches import NAMES, PYG, SIZES, graphs_of, model_of
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.device_interface import CudaInterface
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import tracing
 from torch._inductor import config
@@ -36,23 +39,26 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import Module
 from torch.nn.functional import l1_loss
 from torch.utils._python_dispatch import _disable_current_modes
 from torch_geometric.data import Batch
+from torch_geometric.nn.conv import gps_conv
+from torch_geometric.utils import to_dense_batch
 
 from pyg_topomask.nn import auxiliary_loss
 from pyg_topomask.ops import triton_support
 
 SETTINGS: dict[str, dict[str, Any]] = {"default": {}, "joined": {"combo_kernels": True, "split_reductions": False}}
-SIZES = {"warp_size": 32, "max_threads_per_block": 1024, "multi_processor_count": 132, "major": 9}
-SIZES |= {"max_threads_per_multi_processor": 2048, "regs_per_multiprocessor": 65536}
-GPU = SimpleNamespace(name="H200", minor=0, total_memory=140 << 30, gcnArchName="", L2_cache_size=50 << 20, **SIZES)
+OF_GPU = {"warp_size": 32, "max_threads_per_block": 1024, "multi_processor_count": 132, "major": 9}
+OF_GPU |= {"max_threads_per_multi_processor": 2048, "regs_per_multiprocessor": 65536}
+GPU = SimpleNamespace(name="H200", minor=0, total_memory=140 << 30, gcnArchName="", L2_cache_size=50 << 20, **OF_GPU)
 GPU.shared_memory_per_block_optin = GPU.shared_memory_per_multiprocessor = 232448
 PRETENDED: dict[str, Any] = {
-    "torch._inductor.runtime.hints.DeviceProperties.create": lambda _: DeviceProperties("cuda", 0, cc=90, **SIZES),
+    "torch._inductor.runtime.hints.DeviceProperties.create": lambda _: DeviceProperties("cuda", 0, cc=90, **OF_GPU),
     "torch.cuda.get_device_properties": lambda *_: GPU,
     "torch.cuda.get_device_capability": lambda *_: (9, 0),
     "torch.cuda.current_device": lambda: 0,
@@ -106,9 +112,8 @@ def count(code: str) -> int:
 
 def codes_of(name: str) -> dict[str, list[str]]:
     """Inductor's code of the forward and the backward pass, by settings."""
-    graphs, codes = graphs_of(name), {setting: list[str]() for setting in SETTINGS}
-    batch, model = Batch.from_data_list(graphs), model_of(name)
-    plan = plan_as_if_on_cuda(name, batch)
+    codes = {setting: list[str]() for setting in SETTINGS}
+    batch, model = Batch.from_data_list(graphs_of(name)), model_of(name)
 
     def compiler(is_backward: bool) -> Any:
         def compile_(graph: GraphModule, inputs: list[Any]) -> Any:
@@ -122,17 +127,42 @@ def codes_of(name: str) -> dict[str, list[str]]:
         out = model(x, edge_index, edge_attr=edge_attr, plan=plan)
         return l1_loss(out, y) + auxiliary_loss(model)
 
-    backend = aot_autograd(
-        fw_compiler=compiler(False),
-        bw_compiler=compiler(True),
-        decompositions=select_decomp_table(),
-        partition_fn=min_cut_rematerialization_partition,
-    )
+    def step_of_pyg(x: Tensor, edge_index: Tensor, edge_attr: Tensor, y: Tensor, graph: Tensor, state: Any) -> Tensor:
+        return l1_loss(functional_call(model, state, (x, edge_index, graph, batch, edge_attr)), y)
+
+    settings: dict[str, Any] = {"fw_compiler": compiler(False), "bw_compiler": compiler(True)}
+    settings |= {"decompositions": select_decomp_table(), "partition_fn": min_cut_rematerialization_partition}
+    inputs = batch.x, batch.edge_index, batch.edge_attr, batch.y
+    if name in PYG:
+        with patch.object(gps_conv, "to_dense_batch", fixed_dense_batch):
+            state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+            aot_function(step_of_pyg, **settings)(*inputs, batch.batch, state).backward()
+        return codes
+    plan = plan_as_if_on_cuda(name, batch)
     torch._dynamo.reset()
     with patch.dict(os.environ, TOPOMASK_NATIVE="0"):
-        compiled = torch.compile(step, backend=backend, fullgraph=True, dynamic=False)
-        compiled(batch.x, batch.edge_index, batch.edge_attr, batch.y, plan).backward()
+        compiled = torch.compile(step, backend=aot_autograd(**settings), fullgraph=True, dynamic=False)
+        compiled(*inputs, plan).backward()
     return codes
+
+
+class Places(NamedTuple):
+    """Places of nodes in the padded form of a batch, in place of PyG's mask."""
+
+    graph: Tensor
+    place: Tensor
+
+    def __invert__(self) -> Tensor:
+        padding = self.graph.new_ones(len(SIZES), max(SIZES), dtype=torch.bool)
+        return padding.index_put(tuple(self), padding.new_zeros(()))
+
+
+def fixed_dense_batch(x: Tensor, batch: Tensor) -> tuple[Tensor, Places]:
+    """PyG's ``to_dense_batch`` of the graphs of ``launches.py``, without sizes that depend on values."""
+    dense, _ = to_dense_batch(x, batch, x.new_zeros(()), max(SIZES), len(SIZES))
+    sizes = batch.new_zeros(len(SIZES)).index_add(0, batch, torch.ones_like(batch))
+    first = sizes.cumsum(0) - sizes
+    return dense, Places(batch, torch.arange(batch.numel(), device=x.device) - first[batch])
 
 
 def plan_as_if_on_cuda(name: str, batch: Batch) -> Any:
@@ -144,7 +174,7 @@ def plan_as_if_on_cuda(name: str, batch: Batch) -> Any:
 
 
 def main() -> None:
-    names = [name for name in NAMES if name not in PYG]  # whose sizes depend on values: not one graph
+    names = [name for name in NAMES if name != "PyG performer"]  # whose mask cannot be places
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     options.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names, help="attentions and masks")
     given = options.parse_args()

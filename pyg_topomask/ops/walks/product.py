@@ -130,9 +130,9 @@ class WalkProduct:
         return self._pairs(ordered=True)
 
     def _pairs(self, ordered: bool) -> pair_table.EntryTable:
-        sizes = self.num_nodes, self.max_length
-        if compiled.refuses(self._stored[0].load) is None:
-            index, coeffs = compiled.pair_table(*self._stored, *sizes, ordered)
+        (left, right), sizes = self._stored, (self.num_nodes, self.max_length)
+        if compiled.refuses(left.load) is None:
+            index, coeffs = compiled.pair_table(left, right, *sizes, ordered)
         else:
             tables = self._sorted(0), self._sorted(1)
             with plans.on_grid(None):  # pairs of parts
