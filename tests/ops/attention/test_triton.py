@@ -227,6 +227,19 @@ def test_blocks_of_other_graphs_change_no_bit_and_nan_is_not_hidden():
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
 
 
+def test_nan_of_a_value_reaches_the_gradients_of_its_own_entries_alone(monkeypatch):
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    torch.manual_seed(0)
+    table, spoilt = torch.tensor([[0, 5, 0, 5]]), []
+    q, k, v = (torch.rand(5, 2, size, device=DEVICE) for size in (3, 3, 2))
+    entry, v[3] = torch.randn(2, 25, device=DEVICE, requires_grad=True), torch.nan
+    for op in (blocks_triton._block_means, block_means):
+        out = op(q, k, v, entry, entry.detach().abs(), None, table, True, 1.0, 0)[0]
+        spoilt.append(torch.autograd.grad(out.sum(), entry)[0].isnan().view(2, 5, 5))
+    assert torch.equal(*spoilt)
+    assert spoilt[0].sum() == 2 * 5  # one for each head and receiver
+
+
 def test_blocks_refuse_what_they_do_not_serve():
     q = torch.ones(2, 1, 4)
     refuses, rest = blocks_triton._block_means.refuses, (q, q, None, None, None, torch.tensor([[0, 2, 0, 2]]), True)
