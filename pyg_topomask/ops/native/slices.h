@@ -11,7 +11,9 @@
 
 namespace {
 
-constexpr int AT_ONCE = 3;  // values
+constexpr int AT_LEAST = 3;  // values at once
+template <int BYTES>
+constexpr int AT_MOST = BYTES > 32 ? AT_LEAST : 2 * AT_LEAST;  // rows of narrow vectors are as long as those of wide ones
 constexpr int FEW_BYTES = std::min(32, VECTOR_BYTES);  // of the rows of few features
 
 // What all functions of this kind begin with; what M consists of follows, and then the numbers from SUMS on.
@@ -128,39 +130,44 @@ class Slice {
 // of one thread, and parts are added in Python: no result depends on the number of threads.
 template <int BYTES, bool ORDERED = false, class T, class F>
 void for_slices(const Attention<T>& a, int64_t parts, int64_t size, int64_t rows, const F& multiply) {
-    constexpr int W = AT_ONCE;
-    typedef Slice<T, BYTES, W, ORDERED> Some;
+    constexpr int MOST = AT_MOST<BYTES>;
+    constexpr int64_t L = Vector<T, BYTES>::L;
     const int64_t stride = a.heads * a.values, area = a.nodes * a.heads * a.features;
     std::vector<Array<T>> memory(a.call.threads());
     parallel(a.call.threads(), a.heads * parts, [&](int64_t task, int64_t thread) {
-        const int64_t head = task / parts, part = task % parts, each = (a.values + parts * W - 1) / (parts * W) * W;
-        memory[thread].resize(rows * Some::NUMBERS + 3 * W * a.nodes);
-        T *own = memory[thread].data(), *v = own + rows * Some::NUMBERS, *g = v + W * a.nodes, *dots = g + W * a.nodes;
+        const int64_t head = task / parts, part = task % parts, each = (a.values + parts * MOST - 1) / (parts * MOST) * MOST;
+        memory[thread].resize(rows * MOST * L + 3 * MOST * a.nodes);
+        T *own = memory[thread].data(), *v = own + rows * MOST * L, *g = v + MOST * a.nodes, *dots = g + MOST * a.nodes;
         T *grad_q = a.grad_q ? a.grad_q + part * area : nullptr, *grad_k = a.grad_k ? a.grad_k + part * area : nullptr;
         double* by_coeff = a.grad_coeffs ? a.grad_coeffs + task * size : nullptr;
-        for (int64_t d = part * each; d < std::min((part + 1) * each, a.values); d += W) {
+        const auto for_some = [&](auto width, int64_t d) {
+            constexpr int W = decltype(width)::value;
             const auto for_values = [&](const auto& run) {  // of each node
                 for (int64_t w = 0; w < std::min<int64_t>(W, a.values - d); ++w)
                     for (int64_t i = 0; i < a.nodes; ++i) run(w * a.nodes + i, a.node(i) * stride + head * a.values + d + w);
             };
-            std::fill(v, dots + W * a.nodes, T(0));
+            std::fill(v, dots + MOST * a.nodes, T(0));
             for_values([&](int64_t to, int64_t from) { v[to] = a.v[from], g[to] = a.grad ? a.grad[from] : T(0); });
-            for (int64_t r = 0; r < a.features; r += Some::L) {
+            for (int64_t r = 0; r < a.features; r += L) {
                 if (!a.grad || grad_q) {
-                    Some forth(a, head, r, a.k, v);
+                    Slice<T, BYTES, W, ORDERED> forth(a, head, r, a.k, v);
                     if (a.grad) forth.rows = grad_q, forth.weight = g;
                     else forth.other = a.q, forth.dots = dots;
                     multiply(forth, head, nullptr, own);
                 }
                 if (a.grad && (grad_k || a.grad_v || by_coeff)) {
-                    Some back(a, head, r, a.q, g);
+                    Slice<T, BYTES, W, ORDERED> back(a, head, r, a.q, g);
                     back.weight = v, back.other = a.k, back.dots = dots, back.rows = grad_k;
                     multiply(back, head, by_coeff, own);
                 }
             }
             T* to = a.grad ? a.grad_v : a.sums;
             if (to) for_values([&](int64_t from, int64_t i) { to[i] = dots[from]; });
-        }
+        };
+        const int64_t end = std::min((part + 1) * each, a.values);
+        for (int64_t d = part * each; d < end; d += MOST)
+            if (end - d > AT_LEAST) for_some(std::integral_constant<int, MOST>(), d);
+            else for_some(std::integral_constant<int, AT_LEAST>(), d);
     });
 }
 

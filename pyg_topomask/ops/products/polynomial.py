@@ -207,6 +207,7 @@ class _PolynomialAttention(SlicedAttention):
         for nodes, heads, features, own, groups in (
             (5, 1, 2, 1, 1),
             (4, 2, 3, 2, 2),
+            (6, 1, 10, 1, 1),
             (70, 2, 17, 1, 3),
             (300, 1, 2, 1, 1),
             (0, 1, 2, 1, 1),
