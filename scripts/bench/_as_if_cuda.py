@@ -58,8 +58,8 @@ WAITS |= {"equal", "_linalg_eigh"}
 FREE = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "lift_fresh", "_unsafe_view"}
 FREE |= {"_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe", "_assert_async", "resize_", "detach"}
 ON_HOST = {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"}  # take tensors of both devices
-SIZES = {"PAIRS", "CUT", "HEADS", "WIDTH", "CHANNELS", "SIZE", "QUERIES", "KEYS", "DIM", "TOPK"}
-"""Constants that Triton wants as powers of two."""
+SIZES = {"PAIRS", "CUT", "HEADS", "WIDTH", "CHANNELS", "SIZE", "QUERIES", "KEYS", "DIM", "TOPK", "num_warps"}
+"""What Triton wants as powers of two."""
 
 
 class WrongDeviceError(RuntimeError):
@@ -195,7 +195,8 @@ class AsIfCuda(TorchDispatchMode):
                 raise WrongDeviceError(f"the kernel {name} is given a CPU tensor of shape {list(x.shape)}")
             if not isinstance(x, (Tensor, int, float, type(None))):
                 raise WrongDeviceError(f"the kernel {name} is given {x!r}")
-        odd = {key: size for key, size in constants.items() if key in SIZES and size & (size - 1)}
+        sizes = {**constants, "num_warps": num_warps}
+        odd = {key: size for key, size in sizes.items() if key in SIZES and size & (size - 1)}
         if odd:
             raise WrongDeviceError(f"the kernel {name} needs powers of two (got {odd})")
         self.kernels.append((module, name, arguments, constants, num_warps))

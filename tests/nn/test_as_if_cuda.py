@@ -11,6 +11,7 @@ from torch_geometric.data import Batch
 
 from pyg_topomask.nn import ATTENTION, MASK, MaskedAttention, auxiliary_loss
 from pyg_topomask.nn.attention.base import has_carry
+from pyg_topomask.ops import topk_attention
 from pyg_topomask.ops.attention import problem
 from pyg_topomask.ops.topk import backends
 from pyg_topomask.testing.examples import examples, prepared
@@ -85,6 +86,15 @@ def test_kernels_read_half_precision(name):
         found = gradients(mode.to_cuda(attn), batch, there)
     assert [x.dtype for x in gpu.kernels[0][2][:4]] == [torch.float32, x.dtype, x.dtype, torch.float32]
     torch.testing.assert_close([x.inner for x in found], wanted, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(("num_nodes", "widths", "topk"), [(0, (3, 3), 2), (3, (10, 64), 50), (3, (10, 32), 128)])
+def test_keys_of_any_number_and_width(num_nodes, widths, topk):
+    """Also those of a batch without nodes; three powers of two need no number of warps that Triton refuses."""
+    q, v = (torch.randn(num_nodes, 2, width) for width in widths)
+    with mode.AsIfCuda():
+        found = topk_attention(*(x.to(mode.DEVICE) for x in (q, q, v)), topk, dropout=1.0)
+    assert torch.equal(found.inner, torch.zeros_like(v))
 
 
 def test_the_mode_finds_what_a_gpu_refuses():

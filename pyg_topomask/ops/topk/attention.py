@@ -115,7 +115,7 @@ def _attend_to_pairs(
     kept = search_keys(heads_q, heads_k, topk, ptr, ptr, backend, trim=True)
     if q.is_cuda:
         seed = draw_seeds(1, device=q.device) if dropout else None
-        given = q, k, v, kept.keys, seed, dropout, max(b - a for a, b in pairwise(ptr))
+        given = q, k, v, kept.keys, seed, dropout, max((b - a for a, b in pairwise(ptr)), default=0)
         if kept_means.refuses(*given) is None:
             return kept_means(*given)
     mask = PatternMask(kept.pattern)
