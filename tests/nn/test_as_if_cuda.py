@@ -93,8 +93,11 @@ def test_keys_of_any_number_and_width(num_nodes, widths, topk):
     """Also those of a batch without nodes; three powers of two need no number of warps that Triton refuses."""
     q, v = (torch.randn(num_nodes, 2, width) for width in widths)
     with mode.AsIfCuda():
-        found = topk_attention(*(x.to(mode.DEVICE) for x in (q, q, v)), topk, dropout=1.0)
-    assert torch.equal(found.inner, torch.zeros_like(v))
+        given = [x.to(mode.DEVICE) for x in (q, q, v)]
+        found = topk_attention(*given, topk)
+        with pytest.raises(ValueError, match=r"'dropout' must be a probability in \[0, 1\) \(got 1.0\)"):
+            topk_attention(*given, topk, dropout=1.0)
+    torch.testing.assert_close(found.inner, topk_attention(q, q, v, topk))
 
 
 def test_the_mode_finds_what_a_gpu_refuses():

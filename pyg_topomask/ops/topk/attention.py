@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask import plan as plans
-from pyg_topomask.checks import check_integer, readable
+from pyg_topomask.checks import check_dropout, check_integer, readable
 from pyg_topomask.ops.attention.block_means import MOST_SELECTED, softmax_in_graphs
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
 from pyg_topomask.ops.attention.mask import PatternMask
@@ -58,10 +58,12 @@ def topk_attention(
         Shape ``[N, H, D]``, of the dtype of ``v``.
 
     Raises:
-        TypeError, ValueError: As in `topk_inner_product`; also if queries and keys have no channels (``R = 0``).
+        TypeError, ValueError: As in `topk_inner_product`; also if queries and keys have no channels (``R = 0``), or
+            ``dropout`` is not in [0, 1).
     """
     check_qkv(q, k, v)
     check_channels(q)
+    check_dropout(dropout)
     topk = check_integer("topk", topk, 1)
     if _has_fixed_sizes():
         return _attend(q, k, v, topk, batch, backend, dropout, recompute)

@@ -63,8 +63,7 @@ class KeptMeans(CompiledOp):
             of_q, of_k, of_v = (x.new_empty(x.shape) if space is None else space for x, space in zip((q, k, v), room))
             weights, column = v.new_empty(2, *index.shape), index.new_empty(index.numel(), dtype=torch.int32)
             filled = None, grads[0], of_q, *weights, column
-        scale = 1 / (1 - dropout) if dropout < 1 else 0.0
-        drop = {"DROPPED": 0 if seed is None else int(dropout * 2**32), "SCALE": scale}
+        drop = {"DROPPED": 0 if seed is None else int(dropout * 2**32), "SCALE": 1 / (1 - dropout)}
         strides = [stride for x in (q, k, v) for stride in x.stride()[:2]]
         numbers = rows, heads, width, channels, topk
         warps = power_of_two(-(-_numbers(sizes) // _PER_WARP))
