@@ -33,7 +33,6 @@ from typing import Any
 
 import _soak_entries as entries
 import torch
-from _soak_entries import WrongAnswerError
 
 from pyg_topomask.cache import cache_dir
 
@@ -62,7 +61,7 @@ def finish(process: subprocess.Popen[str], may_fail: bool = False) -> int:
     """Wait for a command. Its output must not contain a traceback."""
     text = process.communicate()[0]
     if "Traceback" in text or (process.returncode != 0 and not may_fail):
-        raise WrongAnswerError(f"exit status {process.returncode}: {text[-2000:]}")
+        raise entries.WrongAnswerError(f"exit status {process.returncode}: {text[-2000:]}")
     return process.returncode
 
 
@@ -115,7 +114,7 @@ def end(folder: Path, out: str = "out") -> str:
     """Start the run again and compare its numbers. Returns "same numbers"."""
     finish(start(folder, out))
     if metrics(folder, out) != undisturbed():
-        raise WrongAnswerError(f"{metrics(folder, out)} instead of {undisturbed()}")
+        raise entries.WrongAnswerError(f"{metrics(folder, out)} instead of {undisturbed()}")
     return "same numbers"
 
 
@@ -164,7 +163,7 @@ def damage_file(draw: random.Random) -> str:
         path.write_bytes(data)
         status = finish(start(finished(), "out"), may_fail=True)
         if status == 0 and metrics(finished(), "out") != undisturbed() and "result.json" not in str(path):
-            raise WrongAnswerError(f"other metrics after damage to {path}")
+            raise entries.WrongAnswerError(f"other metrics after damage to {path}")
     finally:
         path.write_bytes(whole)
         summary.write_bytes(report)
@@ -191,7 +190,7 @@ def trial(check: str, number: int) -> str:
     """Outcome of one trial, with the failure's text if there is one."""
     try:
         return CHECKS[check](random.Random(f"{check}:{number}"))
-    except WrongAnswerError as error:
+    except entries.WrongAnswerError as error:
         return f"failed: {error}"
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]

@@ -28,19 +28,14 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.device_interface import CudaInterface
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._functorch.partitioners import min_cut_rematerialization_partition as partition
 from torch._guards import tracing
-from torch._inductor import config
-from torch._inductor.debug import DebugContext
-from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes.post_grad import post_grad_passes
-from torch._inductor.fx_passes.replace_random import replace_random_passes
+from torch._inductor import config, debug, decomposition
+from torch._inductor.fx_passes import post_grad, replace_random
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
-from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import Module
 from torch.nn.functional import l1_loss
@@ -70,7 +65,7 @@ PRETENDED: dict[str, Any] = {
 OF_INTERFACE = {"is_available": lambda: True, "current_device": lambda: 0, "get_compute_capability": lambda _=None: 90}
 
 
-def code_for_cuda(traced: GraphModule, inputs: list[Any], is_backward: bool, settings: dict[str, Any]) -> str:
+def code_for_cuda(traced: torch.fx.GraphModule, inputs: list[Any], is_backward: bool, settings: dict[str, Any]) -> str:
     """Inductor's code for a graph that was traced on CPU, after it was traced again with fake tensors of CUDA."""
     traced, fake = copy.deepcopy(traced), FakeTensorMode(allow_non_fake_inputs=True)
     for node in traced.graph.nodes:
@@ -92,10 +87,10 @@ def code_for_cuda(traced: GraphModule, inputs: list[Any], is_backward: bool, set
             ]
             graph = make_fx(traced)(*args)
         stack.enter_context(V.set_fake_mode(fake))
-        stack.enter_context(DebugContext())
-        stack.enter_context(V.set_debug_handler(DebugContext()))
-        replace_random_passes(graph)
-        post_grad_passes(graph, False)
+        stack.enter_context(debug.DebugContext())
+        stack.enter_context(V.set_debug_handler(debug.DebugContext()))
+        replace_random.replace_random_passes(graph)
+        post_grad.post_grad_passes(graph, False)
         graph.recompile()
         lowered = GraphLowering(graph, example_inputs=args, is_inference=False, is_backward=is_backward)
         with V.set_graph_handler(lowered):
@@ -116,7 +111,7 @@ def codes_of(name: str) -> dict[str, list[str]]:
     batch, model = Batch.from_data_list(graphs_of(name)), model_of(name)
 
     def compiler(is_backward: bool) -> Any:
-        def compile_(graph: GraphModule, inputs: list[Any]) -> Any:
+        def compile_(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
             for setting, options in SETTINGS.items():
                 codes[setting].append(code_for_cuda(graph, inputs, is_backward, options))
             return make_boxed_func(graph.forward)
@@ -128,10 +123,10 @@ def codes_of(name: str) -> dict[str, list[str]]:
         return l1_loss(out, y) + auxiliary_loss(model)
 
     def step_of_pyg(x: Tensor, edge_index: Tensor, edge_attr: Tensor, y: Tensor, graph: Tensor, state: Any) -> Tensor:
-        return l1_loss(functional_call(model, state, (x, edge_index, graph, batch, edge_attr)), y)
+        return l1_loss(torch.func.functional_call(model, state, (x, edge_index, graph, batch, edge_attr)), y)
 
     settings: dict[str, Any] = {"fw_compiler": compiler(False), "bw_compiler": compiler(True)}
-    settings |= {"decompositions": select_decomp_table(), "partition_fn": min_cut_rematerialization_partition}
+    settings |= {"decompositions": decomposition.select_decomp_table(), "partition_fn": partition}
     inputs = batch.x, batch.edge_index, batch.edge_attr, batch.y
     if name in PYG:
         with patch.object(gps_conv, "to_dense_batch", fixed_dense_batch):

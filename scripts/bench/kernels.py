@@ -39,8 +39,7 @@ from triton.compiler import ASTSource
 
 from pyg_topomask.run.graphgps.attentions import attention_arguments, build_attention
 from pyg_topomask.run.graphgps.config.load import load
-from pyg_topomask.testing.examples import prepared
-from pyg_topomask.testing.graphs import GRAPHS
+from pyg_topomask.testing import GRAPHS, prepared
 
 TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64"}
 TYPES |= {torch.bfloat16: "*bf16", torch.float16: "*fp16"}
