@@ -160,7 +160,8 @@ def _ids(task: Task, number: int, graph: Data) -> list[list[int]]:
 
 def _has_target(task: Task, graph: Data) -> bool:
     target = graph.get(task.target_name)
-    return task.kind != "subtoken" and target is not None and target.numel() == task.count(graph) * task.target_width
+    known = task.kind != "subtoken" and isinstance(target, Tensor)
+    return known and target.numel() == task.count(graph) * task.target_width
 
 
 def _targets(task: Task, graph: Data) -> list[list[Any]]:
