@@ -97,15 +97,16 @@ _SEEN: WeakSet[Module] = WeakSet()
 def warn_of_walks(mask: Any, graph: Data, name: str, halt: bool = True) -> None:
     """Warn, once, that checked walks are shorter than the mask's ``max_length``, or halt though they may not.
 
-    A mask reads the walks of the first batch only, since those of a data set have one length.
+    A mask reads the walks of the first batch with edges only, since those of a data set have one length.
     """
     if plans.reading() or mask in _SEEN:
         return
     index, length, count = (graph.get(f"{name}_{part}") for part in ("index", "length", "count"))
     if length is None or count is None or count.shape != length.shape or not readable(length):
         return
-    _SEEN.add(mask)
     hops, is_cut, halts = _lengths_of_walks(index, length, count)
+    if hops:
+        _SEEN.add(mask)
     kind = type(mask).__name__
     if is_cut and hops < mask.max_length:
         text = f"the walks end after {hops} hops, but {kind} has 'max_length' = {mask.max_length}, where it stays zero"

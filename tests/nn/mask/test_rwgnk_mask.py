@@ -98,6 +98,13 @@ def test_walks_that_are_shorter_or_halt_are_said_once(mask, walks, message):
     assert len(caught) == 1
 
 
+def test_walks_without_edges_say_nothing_about_those_of_the_next_batch():
+    mask, walk = GRFMask(max_length=8), AddRandomWalks(seed=0)
+    mask(walk(Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3)))
+    with pytest.warns(UserWarning, match="after 4 hops, but GRFMask"):
+        mask(walk(cycles(20)))
+
+
 def test_the_documented_walks_are_those_of_the_convolution():
     conv = GKATConv(8, 8, max_length=10)
     (walks,) = that_add(conv.requires, **conv.transform_settings).transforms
