@@ -27,7 +27,12 @@ def parameter_groups(
 
     Returns:
         The group of the model and, if it has masks with parameters, that of its masks; without frozen parameters.
+
+    Raises:
+        TypeError: If ``model`` is not a module.
     """
+    if not isinstance(model, Module):
+        raise TypeError(f"give the model, whose masks are looked for, not its parameters (got {type(model).__name__})")
     masks = {id(p) for p in mask_parameters(model)} if mask_lr is not None else set()
     trained = [p for p in model.parameters() if p.requires_grad]
     others, own = [p for p in trained if id(p) not in masks], [p for p in trained if id(p) in masks]

@@ -188,3 +188,5 @@ def test_parameters_of_masks_are_a_group_of_their_own():
     assert {id(p) for p in model["params"] + masks["params"]} == {id(p) for p in attn.parameters()}
     torch.optim.AdamW([model, masks])
     assert len(nn.parameter_groups(torch.nn.Linear(2, 2), 1e-3)) == 1
+    with pytest.raises(TypeError, match=r"give the model, .* not its parameters \(got list\)"):
+        nn.parameter_groups(list(attn.parameters()), 1e-3)
