@@ -103,6 +103,7 @@ def test_missing_files_name_both_folders(tmp_path, cache, monkeypatch):
         "lacks TINY_A.txt, TINY_graph_indicator.txt, TINY_graph_labels.txt",
         f"{tmp_path / 'two' / 'TUDataset' / 'TINY'} does not exist",
         "no network",
+        "raw/TINY_graph_labels.txt into DIR/TUDataset/TINY, and set TOPOMASK_DATA=DIR",
     ):
         assert text in str(caught.value)
     assert files(cache) == []

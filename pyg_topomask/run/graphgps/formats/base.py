@@ -102,7 +102,7 @@ def from_raw(raw: Raw, data: "DatasetConfig", build: Callable[[str], Made], key:
             lines = "\n  ".join([*tried, f"download: {type(error).__name__}: {error}"])
             raise MissingDataError(
                 f"the raw files of {data.name} ({data.format}) were neither found nor downloaded:\n  {lines}\n"
-                "Put them into one of these folders, or set the environment variable TOPOMASK_DATA"
+                f"Put {', '.join(raw.files)} into {Path('DIR', raw.family, raw.subfolder)}, and set TOPOMASK_DATA=DIR"
             ) from error
 
     names = [raw.subfolder or raw.family, key, "downloaded" if folder is None else raw.stamp(folder)]
