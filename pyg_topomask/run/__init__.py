@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyg_topomask.run.graphgps.reading import run_config as run_config
     from pyg_topomask.run.output.progress import Display as Display
     from pyg_topomask.run.task import Task as Task
-    from pyg_topomask.run.training.settings import Scaled as Scaled
+    from pyg_topomask.run.training.scaled import Scaled as Scaled
     from pyg_topomask.run.training.settings import Training as Training
 
 _HOME = {
@@ -26,7 +26,8 @@ _HOME = {
     "Experiment": "experiment",
     **dict.fromkeys(("Serving", "Source", "Split"), "data.source"),
     "Task": "task",
-    **dict.fromkeys(("Scaled", "Training"), "training.settings"),
+    "Scaled": "training.scaled",
+    "Training": "training.settings",
     "check_config": "graphgps.check",
     "run_config": "graphgps.reading",
 }

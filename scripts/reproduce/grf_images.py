@@ -111,9 +111,8 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
     draws = [method.draw(layers_of(positions), run + more) for more in (0, OTHER_DRAW)]
     grids, others = (images.Grids(side, drawn, redrawn) for drawn in draws)
     model = model_of(method, pictures, positions)
-    found = images.train_images(
-        model, pictures, grids, others if redrawn else grids, epochs
-    )  # redrawn: new in every part
+    unseen = others if redrawn else grids  # redrawn: new in every part
+    found = images.train_images(model, pictures, grids, unseen, epochs)
     del found["curve"]
     frozen = grids.transform is not None and not redrawn
     return found | {"other walks": 1 - images.error_rate(model, pictures.parts["test"], others) if frozen else None}

@@ -77,9 +77,8 @@ def test_errors_combine_as_entries_do():
     rough, exact = Bounded(a, 1e-3), Bounded(b, torch.tensor([1e-3, 2e-3]))
     scale = torch.tensor([1.0, -3, 2], dtype=torch.float64)
     assert operators.DenseOperator(a).error == (operators.DenseOperator(a) + operators.DenseOperator(a)).error == 0
-    two = operators.DiagonalScaledOperator(
-        rough, None, scale, torch.tensor([0, 1, 1])
-    )  # one graph's scale leaves the other's
+    graph = torch.tensor([0, 1, 1])
+    two = operators.DiagonalScaledOperator(rough, None, scale, graph)  # one graph's scale leaves the other's
     stack = operators.HeadStackOperator([rough, operators.DenseOperator(a)])
     for op, wanted in (
         (-2 * rough, [[2e-3]] * 3),

@@ -5,7 +5,6 @@ from itertools import groupby
 from math import prod
 from operator import index
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -91,22 +90,16 @@ def _grids(shapes: Tensor, ptr: Tensor | None, num_nodes: int) -> list[tuple[tup
     return [(torch.Size(shape), len(list(equal))) for shape, equal in groupby(filter(prod, grids))]
 
 
-_SEEN: WeakSet[Module] = WeakSet()
-
-
 def warn_of_walks(mask: Any, graph: Data, name: str, halt: bool = True) -> None:
-    """Warn, once, that checked walks are shorter than the mask's ``max_length``, or halt though they may not.
-
-    A mask reads the walks of the first batch with edges only, since those of a data set have one length.
-    """
-    if plans.reading() or mask in _SEEN:
+    """Warn, once, that checked walks are shorter than the mask's ``max_length``, or halt though they may not."""
+    if plans.reading():
         return
     index, length, count = (graph.get(f"{name}_{part}") for part in ("index", "length", "count"))
     if length is None or count is None or count.shape != length.shape or not readable(length):
         return
+    if halt and length.numel() and int(length.max()) >= mask.max_length:
+        return
     hops, is_cut, halts = _lengths_of_walks(index, length, count)
-    if hops:
-        _SEEN.add(mask)
     kind = type(mask).__name__
     if is_cut and hops < mask.max_length:
         text = f"the walks end after {hops} hops, but {kind} has 'max_length' = {mask.max_length}, where it stays zero"
@@ -118,6 +111,7 @@ def warn_of_walks(mask: Any, graph: Data, name: str, halt: bool = True) -> None:
         warn_once(f"{kind}: halting walks", f"{text}: {remedy}")
 
 
+@once_per_batch
 def _lengths_of_walks(index: Tensor, length: Tensor, count: Tensor) -> tuple[int, bool, bool]:
     """The longest walk in hops, whether longer ones were cut, and whether walks halt at nodes that others leave."""
     if length.numel() == 0:

@@ -15,7 +15,7 @@ from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import CompiledOp
 from pyg_topomask.ops.triton_support import power_of_two
 
-_MODULE, _COMBINE = "pyg_topomask.ops.topk.triton_kernel", "pyg_topomask.ops.attention.triton_kernels"
+_MODULE, _COMBINE = "pyg_topomask.ops.topk.triton_kernels", "pyg_topomask.ops.attention.triton_kernels"
 _NUMBERS = 2**14  # most numbers of the kept keys and values of a query, which stay in registers
 _PER_WARP = 2**11
 

@@ -44,7 +44,7 @@ def search(problem: Any) -> Tensor:
     heads, num_queries, dim = problem.q.shape
     index = problem.no_index()
     blocks = _blocks(tuple(problem.ptr_q), tuple(problem.ptr_k), index.device)
-    module = "pyg_topomask.ops.topk.triton_kernel"
+    module = "pyg_topomask.ops.topk.triton_kernels"
     if problem.k.size(1) == 0:
         return index
     key_size = torch.linalg.vector_norm(problem.k, torch.inf, dim=(1, 2))

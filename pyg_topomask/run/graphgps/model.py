@@ -16,7 +16,7 @@ from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.schema import contradictions
 from pyg_topomask.run.graphgps.convs import CONVS
-from pyg_topomask.run.training.settings import Scaled
+from pyg_topomask.run.training.scaled import Scaled
 
 EIGEN_NAMES = {"LapPE": "laplacian", "SignNet": "sign_net", "EquivStableLapPE": "stable_laplacian"}
 """Names of the eigenvectors on a graph; each encoding has its own, because their number and norm may differ."""

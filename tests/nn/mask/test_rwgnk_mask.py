@@ -98,9 +98,11 @@ def test_walks_that_are_shorter_or_halt_are_said_once(mask, walks, message):
     assert len(caught) == 1
 
 
-def test_walks_without_edges_say_nothing_about_those_of_the_next_batch():
+@pytest.mark.parametrize("first", [Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3), cycles(20)])
+def test_walks_of_each_batch_are_read(first):
+    """Those of a batch without edges, or of longer walks, say nothing about the next ones."""
     mask, walk = GRFMask(max_length=8), AddRandomWalks(seed=0)
-    mask(walk(Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3)))
+    mask(AddRandomWalks(max_length=8, seed=0)(first.clone()))
     with pytest.warns(UserWarning, match="after 4 hops, but GRFMask"):
         mask(walk(cycles(20)))
 
