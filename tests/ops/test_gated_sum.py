@@ -60,6 +60,15 @@ def test_gates_that_are_wide_open_or_closed():
     torch.testing.assert_close(found[:2], gated_sum_reference(*given, MULTI), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("channels", [16, 17, 31, 50])
+def test_channels_that_fill_vectors_or_not(channels):
+    inputs = draw(4, MULTI.size(1), channels)
+    found, wanted = (
+        results(function, (*inputs[:2], MULTI, inputs[2]), inputs) for function in (gated_sum, gated_sum_reference)
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
 def test_nan_is_not_hidden():
     *given, _ = (x.detach() for x in draw(4, MULTI.size(1)))
     given[1][2] = torch.nan

@@ -12,6 +12,8 @@ enum { NODES, EDGE, SCALE, ENDS, IN_FIRST, IN_EDGE, OUT_FIRST, OUT_EDGE, SUMS, E
 enum { OWN, VALUE, TARGET, SOURCE, PARTS };  // of a row of `nodes`, C numbers each
 
 constexpr int64_t TASK = 1 << 6;  // nodes
+constexpr int64_t AHEAD = 8;      // edges whose rows are asked for before they are used
+constexpr int64_t VECTOR = 16;    // channels that fill vector registers: loops over so many leave no rest
 constexpr double EPS = 1e-6;      // as in gated_sum.py
 
 template <class T>
@@ -32,85 +34,105 @@ struct Gated {
     T* grad_scale = call.optional<T>(GRAD_SCALE, {edges, 1});
     std::unique_ptr<T[]> own_edges, weights;  // gradients of edges, if nobody wants them, and those of sums by their divisors
 
+    // Channels `first` to `first + n`, of which the first `known` were those of an earlier call, too.
+    struct Some {
+        int64_t first, n, known;
+    };
+
     const T* part(int64_t node, int64_t number) const { return nodes + (PARTS * node + number) * C; }
     T scale_of(int64_t at) const { return scale ? scale[at] : T(1); }
+    int64_t later(const int32_t* order, int64_t p) const { return order[std::min(p + AHEAD, edges - 1)]; }
 
-    void add(int64_t i, T* __restrict__ divisor) const {
-        const T *own = part(i, OWN), *to = part(i, TARGET);
-        T* __restrict__ sum = sums + i * C;
-        std::fill(sum, sum + C, T(0)), std::fill(divisor, divisor + C, T(EPS));
+    void add(int64_t i, Some some, T* __restrict__ divisor) const {
+        const int64_t first = some.first, n = some.n;
+        const T *own = part(i, OWN) + first, *to = part(i, TARGET) + first;
+        T* __restrict__ sum = sums + i * C + first;
+        std::fill(sum, sum + n, T(0)), std::fill(divisor, divisor + n, T(EPS));
         for (int64_t p = in[i]; p < in[i + 1]; ++p) {
-            const int64_t at = in_edge[p];
-            const T *value = part(source[at], VALUE), *from = part(source[at], SOURCE), *given = edge + at * C, s = scale_of(at);
-            T* __restrict__ raw = e + at * C;
-            for (int64_t c = 0; c < C; ++c) {
+            const int64_t at = in_edge[p], next = later(in_edge, p);
+            fetch<0>(edge + next * C + first, n), fetch<1>(e + next * C + first, n);
+            fetch<0>(part(source[next], VALUE) + first, n), fetch<0>(part(source[next], SOURCE) + first, n);
+            const T *value = part(source[at], VALUE) + first, *from = part(source[at], SOURCE) + first;
+            const T *given = edge + at * C + first, s = scale_of(at);
+            T* __restrict__ raw = e + at * C + first;
+            for (int64_t c = 0; c < n; ++c) {
                 raw[c] = to[c] + from[c] + given[c];
                 const T gate = sigmoid(raw[c]) * s;
                 sum[c] += gate * value[c], divisor[c] += gate;
             }
         }
-        for (int64_t c = 0; c < C; ++c) sum[c] = own[c] + sum[c] / divisor[c];
+        for (int64_t c = 0; c < n; ++c) sum[c] = own[c] + sum[c] / divisor[c];
     }
 
     // Gradients of the edges that enter node i, and of its part as their target.
-    void differentiate_entering(int64_t i, T* __restrict__ mean, T* __restrict__ divisor) const {
-        std::fill(mean, mean + C, T(0)), std::fill(divisor, divisor + C, T(EPS));
+    void differentiate_entering(int64_t i, Some some, T* __restrict__ mean, T* __restrict__ divisor) const {
+        const int64_t first = some.first, n = some.n;
+        std::fill(mean, mean + n, T(0)), std::fill(divisor, divisor + n, T(EPS));
         for (int64_t p = in[i]; p < in[i + 1]; ++p) {
-            const int64_t at = in_edge[p];
-            const T *value = part(source[at], VALUE), *raw = e + at * C, s = scale_of(at);
-            T* __restrict__ open = grad_edge + at * C;  // until the second loop
-            for (int64_t c = 0; c < C; ++c) {
+            const int64_t at = in_edge[p], next = later(in_edge, p);
+            fetch<0>(e + next * C + first, n), fetch<0>(part(source[next], VALUE) + first, n);
+            const T *value = part(source[at], VALUE) + first, *raw = e + at * C + first, s = scale_of(at);
+            T* __restrict__ open = grad_edge + at * C + first;  // until the second loop
+            for (int64_t c = 0; c < n; ++c) {
                 open[c] = sigmoid(raw[c]);
                 mean[c] += open[c] * s * value[c], divisor[c] += open[c] * s;
             }
         }
-        const T* grad = grad_sums + i * C;
-        T *__restrict__ weight = weights.get() + i * C, *__restrict__ of_target = divisor;
-        for (int64_t c = 0; c < C; ++c) mean[c] /= divisor[c], weight[c] = grad[c] / divisor[c], of_target[c] = 0;
+        const T* grad = grad_sums + i * C + first;
+        T *__restrict__ weight = weights.get() + i * C + first, *__restrict__ of_target = divisor;
+        for (int64_t c = 0; c < n; ++c) mean[c] /= divisor[c], weight[c] = grad[c] / divisor[c], of_target[c] = 0;
         for (int64_t p = in[i]; p < in[i + 1]; ++p) {
             const int64_t at = in_edge[p];
-            const T *value = part(source[at], VALUE), *of_e = grad_e + at * C, s = scale_of(at);
-            T* __restrict__ open = grad_edge + at * C;
+            const T *value = part(source[at], VALUE) + first, *of_e = grad_e + at * C + first, s = scale_of(at);
+            T* __restrict__ open = grad_edge + at * C + first;
             T of_scale = 0;
-            for (int64_t c = 0; c < C; ++c) {
+            for (int64_t c = 0; c < n; ++c) {
                 const T along = weight[c] * (value[c] - mean[c]) * open[c];
-                of_scale += along;
+                of_scale += c < some.known ? T(0) : along;
                 open[c] = of_e[c] + along * s * (1 - open[c]);
                 of_target[c] += open[c];
             }
-            if (grad_scale) grad_scale[at] = of_scale;
+            if (grad_scale) grad_scale[at] = first ? grad_scale[at] + of_scale : of_scale;
         }
         if (!grad_nodes) return;
-        T* to = grad_nodes + PARTS * i * C;
-        std::copy(grad, grad + C, to + OWN * C), std::copy(of_target, of_target + C, to + TARGET * C);
+        T* to = grad_nodes + PARTS * i * C + first;
+        std::copy(grad, grad + n, to + OWN * C), std::copy(of_target, of_target + n, to + TARGET * C);
     }
 
     // Gradients of node i as the source of the edges that leave it.
-    void differentiate_leaving(int64_t i) const {
-        T *__restrict__ of_value = grad_nodes + (PARTS * i + VALUE) * C, *__restrict__ of_source = of_value + (SOURCE - VALUE) * C;
-        std::fill(of_value, of_value + C, T(0)), std::fill(of_source, of_source + C, T(0));
+    void differentiate_leaving(int64_t i, Some some) const {
+        const int64_t first = some.first, n = some.n;
+        T* __restrict__ of_value = grad_nodes + (PARTS * i + VALUE) * C + first;
+        T* __restrict__ of_source = of_value + (SOURCE - VALUE) * C;
+        std::fill(of_value, of_value + n, T(0)), std::fill(of_source, of_source + n, T(0));
         for (int64_t p = out[i]; p < out[i + 1]; ++p) {
-            const int64_t at = out_edge[p];
-            const T *raw = e + at * C, *weight = weights.get() + target[at] * C, *of_edge = grad_edge + at * C, s = scale_of(at);
-            for (int64_t c = 0; c < C; ++c) of_value[c] += sigmoid(raw[c]) * s * weight[c], of_source[c] += of_edge[c];
+            const int64_t at = out_edge[p], next = later(out_edge, p);
+            fetch<0>(e + next * C + first, n), fetch<0>(weights.get() + target[next] * C + first, n);
+            const T *raw = e + at * C + first, *weight = weights.get() + target[at] * C + first;
+            const T *of_edge = grad_edge + at * C + first, s = scale_of(at);
+            for (int64_t c = 0; c < n; ++c) of_value[c] += sigmoid(raw[c]) * s * weight[c], of_source[c] += of_edge[c];
         }
     }
 
-    // Calls function(node, room for 2 C numbers).
+    // Calls function(node, channels, room for 2 C numbers): first for whole vectors, then for a vector of the last channels.
     template <class F>
     void for_nodes(const F& function) const {
+        const int64_t whole = C / VECTOR * VECTOR, last = std::max<int64_t>(C - VECTOR, 0);
         parallel(call.threads(), (count + TASK - 1) / TASK, [&](int64_t task, int64_t) {
             Array<T> room(2 * C);
-            for (int64_t i = task * TASK; i < std::min(count, (task + 1) * TASK); ++i) function(i, room.data());
+            for (int64_t i = task * TASK; i < std::min(count, (task + 1) * TASK); ++i) {
+                if (whole) function(i, Some{0, whole, 0}, room.data());
+                if (whole < C) function(i, Some{last, C - last, whole - last}, room.data());
+            }
         });
     }
 
     void run() {
-        if (!grad_sums) return for_nodes([&](int64_t i, T* room) { add(i, room); });
+        if (!grad_sums) return for_nodes([&](int64_t i, Some some, T* room) { add(i, some, room); });
         if (!grad_edge) own_edges.reset(new T[edges * C]), grad_edge = own_edges.get();
         weights.reset(new T[count * C]);
-        for_nodes([&](int64_t i, T* room) { differentiate_entering(i, room, room + C); });
-        if (grad_nodes) for_nodes([&](int64_t i, T*) { differentiate_leaving(i); });
+        for_nodes([&](int64_t i, Some some, T* room) { differentiate_entering(i, some, room, room + C); });
+        if (grad_nodes) for_nodes([&](int64_t i, Some some, T*) { differentiate_leaving(i, some); });
     }
 };
 
