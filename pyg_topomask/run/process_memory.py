@@ -11,6 +11,7 @@ import psutil
 import torch
 
 _CONTAINER = Path("/sys/fs/cgroup")
+_GLIBC_KEEPS = {-1: 2**31 - 1, -3: 2**30}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: bytes
 
 
 def resident_mib() -> float:
@@ -50,6 +51,17 @@ def reset_peak() -> bool:
         return Path("/proc/self/clear_refs").write_text("5") > 0
     except OSError:
         return False
+
+
+def keep_freed() -> None:
+    """Let glibc keep freed memory for the next step.
+
+    Otherwise it returns large arrays to the system, which clears the memory when it is taken again. This function does
+    nothing on systems without glibc, or under another allocator. `reset_peak` returns the memory.
+    """
+    with suppress(OSError, AttributeError, TypeError):  # systems without glibc
+        for option, size in _GLIBC_KEEPS.items():
+            ctypes.CDLL(None).mallopt(option, size)
 
 
 def peak_mib(function: Callable[[], object]) -> float | None:

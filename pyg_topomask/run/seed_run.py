@@ -25,7 +25,7 @@ from pyg_topomask.run.files import make_folder, write_json
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.output.results import environment
-from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
+from pyg_topomask.run.process_memory import keep_freed, peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
@@ -71,6 +71,7 @@ class SeedRun:
         for key, problem in task_problems(self.training.loss, self.training.metric, dataset.task):
             raise RunError(f"{key}: {problem}")
         self.drawn = self.source.draws(self.seed)
+        keep_freed()
         reset_peak()  # so that the recorded peak does not include earlier seeds
         job = display.job(f"{self.title}: preparing graphs", len(dataset))
         ticked = lambda doing, done: job.update(done, doing)  # noqa: E731

@@ -1,6 +1,9 @@
 """The peak memory of a run, and the memory that is left."""
 
 import json
+import platform
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +30,24 @@ def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tiny, tmp_path):
     if not reset_peak():
         pytest.skip("this system cannot reset the peak of a process")
     assert second < first - 200
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc returns freed memory to the system so early")
+def test_kept_memory_is_not_cleared_again():
+    """An array of 64 MiB has 16,384 pages."""
+    code = """if True:
+        import resource, numpy
+        from pyg_topomask.run.process_memory import keep_freed
+        faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        keep_freed()
+        numpy.ones(2**23)
+        before = faults()
+        numpy.ones(2**23)
+        numpy.ones(2**23)
+        print(faults() - before)"""
+    faults = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(faults) < 1000
 
 
 def test_copies_of_files_count_as_available_in_a_container(monkeypatch, tmp_path):
