@@ -11,7 +11,8 @@ import psutil
 import torch
 
 _CONTAINER = Path("/sys/fs/cgroup")
-_GLIBC_KEEPS = {-1: 2**31 - 1, -3: 2**30}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: bytes
+# Bytes. Larger arrays return to the system as before: glibc seldom finds room for them in freed memory.
+_GLIBC_KEEPS = {-1: 2**31 - 1, -3: 2**25}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 
 
 def resident_mib() -> float:
@@ -56,8 +57,9 @@ def reset_peak() -> bool:
 def keep_freed() -> None:
     """Let glibc keep freed memory for the next step.
 
-    Otherwise it returns large arrays to the system, which clears the memory when it is taken again. This function does
-    nothing on systems without glibc, or under another allocator. `reset_peak` returns the memory.
+    Otherwise it returns much of it to the system, which clears the memory when it is taken again. Arrays above 32 MiB
+    are returned as before. This function does nothing on systems without glibc, or under another allocator.
+    `reset_peak` returns the memory.
     """
     with suppress(OSError, AttributeError, TypeError):  # systems without glibc
         for option, size in _GLIBC_KEEPS.items():

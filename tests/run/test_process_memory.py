@@ -35,16 +35,17 @@ def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tiny, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc returns freed memory to the system so early")
 def test_kept_memory_is_not_cleared_again():
-    """An array of 64 MiB has 16,384 pages."""
+    """Arrays of 96 MiB have 24,576 pages."""
     code = """if True:
         import resource, numpy
         from pyg_topomask.run.process_memory import keep_freed
         faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        make = lambda: [numpy.ones(2**21) for _ in range(6)]
         keep_freed()
-        numpy.ones(2**23)
+        make()
         before = faults()
-        numpy.ones(2**23)
-        numpy.ones(2**23)
+        make()
+        make()
         print(faults() - before)"""
     faults = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(faults) < 1000
