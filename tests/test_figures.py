@@ -175,10 +175,4 @@ def test_what_to_take(row):
         ours, theirs = re.split(" [<>] ", claim)
         name, *_, ours = ours.split(" | ")
         runs |= {len(report(name)["rows"][key]["test"]) for key in (ours, theirs)}
-    assert " to ".join(map(str, sorted(runs))) == str(row["seeds"])
-
-
-def test_what_is_called_open_is_open():
-    assert "0.002 is a gain is open" in line_of("README.md", "| molecules | ")
-    beside = next(row for row in QUESTIONS if row["question"].startswith("Beside GINE with RWSE on molecules, does"))
-    assert words(beside)[0][0] == "open"
+    assert " to ".join(map(str, sorted({min(runs), max(runs)}))) == str(row["seeds"])
