@@ -69,6 +69,16 @@ def test_channels_that_fill_vectors_or_not(channels):
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
 
 
+def test_gradients_of_one_input_are_those_of_all():
+    """Room for gradients that nobody wants is made by the compiled function."""
+    inputs, edge_index = draw(40, 300, 50), torch.randint(40, (2, 300))
+    wanted = results(gated_sum, (*inputs[:2], edge_index, inputs[2]), inputs)[2:]
+    for number, grad in enumerate(wanted):
+        given = [x.detach().requires_grad_(k == number) for k, x in enumerate(inputs)]
+        found = results(gated_sum, (*given[:2], edge_index, given[2]), [given[number]])[2]
+        torch.testing.assert_close(found, grad, rtol=0, atol=0)
+
+
 def test_nan_is_not_hidden():
     *given, _ = (x.detach() for x in draw(4, MULTI.size(1)))
     given[1][2] = torch.nan
