@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,9 +59,11 @@ def keep_freed() -> None:
     """Let glibc keep freed memory for the next step.
 
     Otherwise it returns much of it to the system, which clears the memory when it is taken again. Arrays above 32 MiB
-    are returned as before. This function does nothing on systems without glibc, or under another allocator.
-    `reset_peak` returns the memory.
+    are returned as before. This function does nothing on systems without glibc, under another allocator, and where
+    environment variables set glibc's memory. `reset_peak` returns the memory.
     """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
     with suppress(OSError, AttributeError, TypeError):  # systems without glibc
         for option, size in _GLIBC_KEEPS.items():
             ctypes.CDLL(None).mallopt(option, size)
