@@ -35,7 +35,7 @@ struct Gated {
     std::unique_ptr<T[]> own_edges, weights;  // gradients of edges, if nobody wants them, and those of sums by their divisors
 
     // Channels `first` to `first + n`, of which the first `known` were those of an earlier call, too.
-    struct Some {
+    struct Channels {
         int64_t first, n, known;
     };
 
@@ -43,8 +43,8 @@ struct Gated {
     T scale_of(int64_t at) const { return scale ? scale[at] : T(1); }
     int64_t later(const int32_t* order, int64_t p) const { return order[std::min(p + AHEAD, edges - 1)]; }
 
-    void add(int64_t i, Some some, T* __restrict__ divisor) const {
-        const int64_t first = some.first, n = some.n;
+    void add(int64_t i, Channels channels, T* __restrict__ divisor) const {
+        const int64_t first = channels.first, n = channels.n;
         const T *own = part(i, OWN) + first, *to = part(i, TARGET) + first;
         T* __restrict__ sum = sums + i * C + first;
         std::fill(sum, sum + n, T(0)), std::fill(divisor, divisor + n, T(EPS));
@@ -65,8 +65,8 @@ struct Gated {
     }
 
     // Gradients of the edges that enter node i, and of its part as their target.
-    void differentiate_entering(int64_t i, Some some, T* __restrict__ mean, T* __restrict__ divisor) const {
-        const int64_t first = some.first, n = some.n;
+    void differentiate_entering(int64_t i, Channels channels, T* __restrict__ mean, T* __restrict__ divisor) const {
+        const int64_t first = channels.first, n = channels.n;
         std::fill(mean, mean + n, T(0)), std::fill(divisor, divisor + n, T(EPS));
         for (int64_t p = in[i]; p < in[i + 1]; ++p) {
             const int64_t at = in_edge[p], next = later(in_edge, p);
@@ -88,7 +88,7 @@ struct Gated {
             T of_scale = 0;
             for (int64_t c = 0; c < n; ++c) {
                 const T along = weight[c] * (value[c] - mean[c]) * open[c];
-                of_scale += c < some.known ? T(0) : along;
+                of_scale += c < channels.known ? T(0) : along;
                 open[c] = of_e[c] + along * s * (1 - open[c]);
                 of_target[c] += open[c];
             }
@@ -100,8 +100,8 @@ struct Gated {
     }
 
     // Gradients of node i as the source of the edges that leave it.
-    void differentiate_leaving(int64_t i, Some some) const {
-        const int64_t first = some.first, n = some.n;
+    void differentiate_leaving(int64_t i, Channels channels) const {
+        const int64_t first = channels.first, n = channels.n;
         T* __restrict__ of_value = grad_nodes + (PARTS * i + VALUE) * C + first;
         T* __restrict__ of_source = of_value + (SOURCE - VALUE) * C;
         std::fill(of_value, of_value + n, T(0)), std::fill(of_source, of_source + n, T(0));
@@ -121,18 +121,18 @@ struct Gated {
         parallel(call.threads(), (count + TASK - 1) / TASK, [&](int64_t task, int64_t) {
             Array<T> room(2 * C);
             for (int64_t i = task * TASK; i < std::min(count, (task + 1) * TASK); ++i) {
-                if (whole) function(i, Some{0, whole, 0}, room.data());
-                if (whole < C) function(i, Some{last, C - last, whole - last}, room.data());
+                if (whole) function(i, Channels{0, whole, 0}, room.data());
+                if (whole < C) function(i, Channels{last, C - last, whole - last}, room.data());
             }
         });
     }
 
     void run() {
-        if (!grad_sums) return for_nodes([&](int64_t i, Some some, T* room) { add(i, some, room); });
+        if (!grad_sums) return for_nodes([&](int64_t i, Channels channels, T* room) { add(i, channels, room); });
         if (!grad_edge) own_edges.reset(new T[edges * C]), grad_edge = own_edges.get();
         weights.reset(new T[count * C]);
-        for_nodes([&](int64_t i, Some some, T* room) { differentiate_entering(i, some, room, room + C); });
-        if (grad_nodes) for_nodes([&](int64_t i, Some some, T*) { differentiate_leaving(i, some); });
+        for_nodes([&](int64_t i, Channels channels, T* room) { differentiate_entering(i, channels, room, room + C); });
+        if (grad_nodes) for_nodes([&](int64_t i, Channels channels, T*) { differentiate_leaving(i, channels); });
     }
 };
 
