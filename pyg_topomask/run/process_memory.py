@@ -12,8 +12,6 @@ import psutil
 import torch
 
 _CONTAINER = Path("/sys/fs/cgroup")
-# Bytes. Larger arrays return to the system as before: glibc seldom finds room for them in freed memory.
-_GLIBC_KEEPS = {-1: 2**31 - 1, -3: 2**25}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 
 
 def resident_mib() -> float:
@@ -55,18 +53,23 @@ def reset_peak() -> bool:
         return False
 
 
-def keep_freed() -> None:
+def keep_freed(largest: int = 2**25) -> None:
     """Let glibc keep freed memory for the next step.
 
-    Otherwise it returns much of it to the system, which clears the memory when it is taken again. Arrays above 32 MiB
-    are returned as before. This function does nothing on systems without glibc, under another allocator, and where
-    environment variables set glibc's memory. `reset_peak` returns the memory.
+    Otherwise it returns much of it to the system, which clears the memory when it is taken again. `reset_peak` returns
+    what is kept. This function does nothing on systems without glibc, under another allocator, and where environment
+    variables set glibc's memory.
+
+    Args:
+        largest: Bytes of the largest array that is kept. By default 32 MiB, because glibc seldom finds room for larger
+            ones in freed memory, so that the process grows.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return
+    trim_threshold, mmap_threshold = -1, -3  # names of glibc's options
     with suppress(OSError, AttributeError, TypeError):  # systems without glibc
-        for option, size in _GLIBC_KEEPS.items():
-            ctypes.CDLL(None).mallopt(option, size)
+        ctypes.CDLL(None).mallopt(trim_threshold, -1)
+        ctypes.CDLL(None).mallopt(mmap_threshold, largest)
 
 
 def peak_mib(function: Callable[[], object]) -> float | None:

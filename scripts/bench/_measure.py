@@ -1,7 +1,6 @@
 """Common parts of the benchmarks: options, timing, peak memory, exponents, reports and plots."""
 
 import argparse
-import ctypes
 import json
 import multiprocessing
 import os
@@ -104,16 +103,6 @@ class Watch:
     def others(self) -> float:
         """Processor seconds of the other processes until now."""
         return sum(self.seconds.copy().values())
-
-
-def keep_memory() -> None:
-    """Make this process keep freed memory, as PyTorch does on a GPU (glibc; the same as ``MALLOC_MMAP_MAX_=0``).
-
-    By default, arrays over 32 MiB are returned to the system, and the kernel clears their pages at the next use.
-    """
-    libc, trim_threshold, mmap_max = ctypes.CDLL(None), -1, -4
-    libc.mallopt(mmap_max, 0)
-    libc.mallopt(trim_threshold, -1)
 
 
 def exponent(sizes: list[int], values: list[float]) -> float:

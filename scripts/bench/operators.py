@@ -8,7 +8,7 @@ One run measures, in processor time:
 - attention on 32 graphs of 64 nodes under one mask compared with unmasked attention, forward and backward
 - products with sparse matrices compared with torch's, forward and backward
 
-`scale.py` measures how time and memory grow. The process keeps freed memory, as in a training step (`keep_memory`).
+`scale.py` measures how time and memory grow. The process keeps freed memory, as in a training step (`keep_freed`).
 
 Run: python scripts/bench/operators.py [--quick] [--out results/bench]
 """
@@ -21,7 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from _measure import bench_parser, in_turns, keep_memory, machine, save_json
+from _measure import bench_parser, in_turns, machine, save_json
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import laplacian
 from scipy.sparse.linalg import expm_multiply
@@ -31,6 +31,7 @@ from torch_geometric.utils import grid as grid_graph
 
 from pyg_topomask import nn, operators, transforms
 from pyg_topomask.ops.sparse import Pattern, spmm
+from pyg_topomask.run.process_memory import keep_freed
 
 COLUMNS = 64
 
@@ -203,7 +204,7 @@ def equal_graphs(repeats: int) -> dict[str, float]:
 
 def main() -> None:
     options = bench_parser(__doc__, "smaller graphs, about half a minute").parse_args()
-    keep_memory()
+    keep_freed(2**31 - 1)
     repeats, size = (3, 2**12) if options.quick else (5, 2**14)
     parts: dict[str, Callable[[], Any]] = {
         "machine": machine,
