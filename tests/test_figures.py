@@ -176,3 +176,22 @@ def test_what_to_take(row):
         name, *_, ours = ours.split(" | ")
         runs |= {len(report(name)["rows"][key]["test"]) for key in (ours, theirs)}
     assert " to ".join(map(str, sorted({min(runs), max(runs)}))) == str(row["seeds"])
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "question", "word"),
+    [
+        ("README.md", "whether the mask adds to it is open", "On Peptides-func, is half hop ahead of no mask", "open"),
+        (
+            "README.md",
+            "random-walk encodings, a hop mask is behind",
+            "Beside GINE with RWSE on molecules, in",
+            "not confirmed",
+        ),
+        ("RESULTS.md", "the difference is open", "Beside GINE on molecules, in equal time", "open"),
+    ],
+)
+def test_words_in_sentences_are_those_of_the_questions(page, text, question, word):
+    assert text in " ".join((ROOT / page).read_text().split())
+    (row,) = (row for row in QUESTIONS if row["question"].startswith(question))
+    assert words(row)[0][0] == word
