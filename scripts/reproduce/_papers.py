@@ -107,7 +107,7 @@ def first_page(stored: Path) -> str:
 
 def choices(stored: Path) -> str:
     """The table of README.md: what to take for which data, and why."""
-    made = ["| your data | take | measured | so it is better |\n|---|---|---|---|"]
+    made = ["| your data | take | measured | is it better? |\n|---|---|---|---|"]
     for row in yaml.safe_load(CHOICES.read_text()):
         text = f"{filled(row['figures'], stored)} ([page](docs/results/{row['page']}.md), {row['seeds']} seeds)"
         made.append(f"| {row['data']} | {row['take']} | {text} | **{finding(row, stored).word}** |")
