@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output, such as head, has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes from the last checkpoint", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print("; ".join(["interrupted", *error.args]), file=sys.stderr)
         return 130
 
 

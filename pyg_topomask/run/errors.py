@@ -39,7 +39,7 @@ def storage_errors() -> Iterator[None]:
             raise
         named = error.filename2 or error.filename
         where = "the disk" if named is None else str(Path(str(named)).parent if ".part-" in str(named) else named)
-        advice = "; free some space, and the same command resumes from the last checkpoint" if full else ""
+        advice = "; free some space, and the same command continues the run" if full else ""
         raise RunError(f"{where}: {error.strerror}{advice}") from error
     except (MemoryError, RuntimeError) as error:
         text = str(error)

@@ -195,7 +195,9 @@ class SeedRun:
             fit(ckpt_path=last if resumes else None)
         except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            raise KeyboardInterrupt from error
+            done = epochs_done(self.folder)
+            again = f"resumes after {done} epochs" if done else "starts this seed again, which has no checkpoint yet"
+            raise KeyboardInterrupt(f"the same command {again}") from error
         except Exception as error:
             if isinstance(error, (RunError, OSError, MemoryError)) or not resumes or recorder.started:
                 raise

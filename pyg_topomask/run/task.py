@@ -159,8 +159,11 @@ def check_targets(task: Task, data: Data) -> None:
     if classes and not wrong:
         wrong = bool(((target < 0) | (target >= task.num_classes) | (target != target.long())).any())
     if wrong:
+        what = f"a class from 0 to {task.num_classes - 1}" if classes else f"{task.target_width} numbers"
+        sizes = f"expected size {expected}, got {target.numel()} of type {target.dtype}"
+        first = target.view(-1)[:3].tolist()
+        other = "numbers need dataset.task_type regression, model.loss_fun l1 and metric_best mae; several labels need "
         raise RunError(
-            f"dataset: {task.kind} targets of each {task.level} need {expected} values"
-            + (f" in 0..{task.num_classes - 1}" if classes else "")
-            + f" (got y of shape {list(target.shape)} and type {target.dtype})"
+            f"dataset: {task.target_name!r} must hold {what} for each {task.level} ({sizes}, such as {first})"
+            + (f". Other targets: {other}dataset.task_type classification_multilabel" if classes else "")
         )

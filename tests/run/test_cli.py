@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from pyg_topomask.run.cli import main
+from pyg_topomask.run.training.lightning_module import GraphModule
 
 
 def test_run_prints_a_table_and_succeeds(tiny_file, tmp_path, capsys):
@@ -57,6 +58,20 @@ def test_errors_are_one_message_without_traceback(tiny_file, tmp_path, capsys, l
     assert re.search(message, text)
     assert "Traceback" not in text
     assert {*tmp_path.iterdir()} == {tiny_file.parent}
+
+
+@pytest.mark.parametrize(("epoch", "words"), [(0, "starts this seed again, which has no"), (1, "resumes after 1 ep")])
+def test_an_interrupted_run_says_whether_it_resumes(tiny_file, tmp_path, capsys, monkeypatch, epoch, words):
+    step = GraphModule.training_step
+
+    def stop(self, *arguments):
+        if self.current_epoch == epoch:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(GraphModule, "training_step", stop)
+    assert main(["run", str(tiny_file), "--out", str(tmp_path)]) == 130
+    assert f"interrupted; the same command {words}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["run"], ["run", "a.yaml", "--fast"], ["check"]])

@@ -56,7 +56,8 @@ def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield "model.graph_pooling", message
     for name in config.gt.convs:
         if CONVS[name].needs_edges and not config.dataset.edge_encoder:
-            yield key, f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)"
+            advice = "set dataset.edge_encoder to true; then dataset.edge_encoder_name encodes the data's edge features"
+            yield key, f"{name} needs edge features: {advice}, and its default, DummyEdge, needs none"
         if CONVS[name].takes_types and not config.dataset.edge_encoder_num_types:
             yield (
                 "dataset.edge_encoder_num_types",
@@ -83,6 +84,10 @@ def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
     if data.normalize_targets and task.kind != "regression":
         yield "dataset.normalize_targets", f"only numbers are scaled, and the task is {task.kind}"
+
+
+def _task_problems(config: Config) -> list[tuple[str, str]]:
+    return task_problems(config.model.loss_fun, config.metric_best, *config.dataset.tasks)
 
 
 def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[str, str]]:
@@ -171,7 +176,9 @@ def check_config(
     problems = data.problems()
     for index in () if problems else parsed.config.run_multiple_splits:
         problems += data.model_copy(update={"split_index": index}).problems()
-    parsed.refuse([*problems, *([] if problems else sampler_problems(parsed.config))])
+    if problems and {key for key, _ in problems}.isdisjoint(("dataset.format", "dataset.name")):  # the task is known
+        problems += _task_problems(parsed.config)
+    parsed.refuse(problems or sampler_problems(parsed.config))
     if parsed.config.pretrained.dir:
         if checkpoint_of(parsed.config) is None:
             return parsed, []
@@ -190,8 +197,7 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
     Raises:
         ConfigError: If the model cannot be built, or fails on a fake graph.
     """
-    loss, metric, tasks = parsed.config.model.loss_fun, parsed.config.metric_best, parsed.config.dataset.tasks
-    parsed.refuse([*name_problems(parsed.config), *task_problems(loss, metric, *tasks)])
+    parsed.refuse([*name_problems(parsed.config), *_task_problems(parsed.config)])
     random_state, section = torch.get_rng_state(), "gt"
     try:
         section = "topomask"

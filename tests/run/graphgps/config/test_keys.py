@@ -203,7 +203,7 @@ REFUSED = [
     ("gt.layer_type=GCN", r"joined by '\+'"),
     ("gt.layer_type=GCN+GFR", "no attention is called 'GFR'; there are .*Did you mean 'GRF'"),
     ("gt.layer_type=GNC+GRF", "no convolution is called 'GNC'; there are .*Did you mean 'GIN'"),
-    ("gt.layer_type=GINE+GRF dataset.edge_encoder=false", "GINE needs edge features"),
+    ("gt.layer_type=GINE+GRF dataset.edge_encoder=false", "GINE needs edge features: set dataset.edge_encoder to true"),
     ("gt.layer_type=GINE+BiasedTransformer", "needs posenc_GraphormerBias"),
     ("gt.layer_type=GINE+None model.graph_pooling=graph_token", "graph_token needs an attention"),
     ("topomask.layer_norm_mode=node", r"topomask\.layer_norm_mode: nothing reads it"),
@@ -232,6 +232,11 @@ REFUSED = [
     ("dataset.name=../x", "must be a plain name"),
     ("dataset.format=OGB dataset.name=ogbg-molpcba dataset.split_mode=cv-stratifiedkfold-5", "folds need classes"),
     ("dataset.format=OGB dataset.name=ogbl-collab dataset.split_mode=random", "one graph with split edges"),
+    (
+        "dataset.format=PyG-TUDataset dataset.name=ENZYMES dataset.split_mode=cv-stratifiedkfold-5 metric_agg=null "
+        "dataset.task_type=regression model.loss_fun=cross_entropy metric_best=accuracy",
+        r"(?s)folds need classes.*loss_fun: .*use l1.*metric_best: .* there are loss, mae",
+    ),
     ("dataset.format=PyG-GNNBenchmarkDataset dataset.name=CSL", "CSL has no standard split"),
     (f"{CORA} dataset.split_mode=cv-kfold-5", "folds need several graphs, and Cora is one"),
     (f"{CORA} dataset.split_index=1", r"must be below the number of splits of Cora, 1 \(got 1\)"),
