@@ -53,7 +53,7 @@ def export_model(model: GPSNetwork, graph: Data) -> ExportedProgram:
     with plans.plain():
         planned = _Planned(model, tree_flatten(model.plan(graph))[1])
     sizes = torch.utils._pytree.tree_map(lambda x: dict.fromkeys(range(x.dim()), Dim.AUTO), inputs)
-    with torch.no_grad():
+    with torch.no_grad(), plans.plain():
         return torch.export.export(planned, (), inputs, dynamic_shapes=sizes, strict=False)
 
 

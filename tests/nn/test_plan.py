@@ -420,22 +420,26 @@ def test_a_mask_of_a_plan(name):
     torch.testing.assert_close(mask(plan=plan).to_dense(), mask(batch).to_dense(), **tolerance(name))
 
 
-def test_a_convolution_of_another_width_is_exported():
+@pytest.mark.parametrize(
+    "layer",
+    [nn.GKATConv(8, 3, heads=2), nn.MaskedAttention(8, 2), nn.PerformerAttention(8, 2, num_features=12)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_own_modules_are_exported_with_ordinary_plans(layer):
     class Planned(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv = nn.GKATConv(8, 3, heads=2).double()
+            self.layer = layer.double()
 
         def forward(self, x, plan):
-            return self.conv(x, plan=plan)
+            return self.layer(x, plan=plan)
 
     model = Planned().eval()
-    first, other, _ = batches_for(model.conv)
-    with plans.plain():
-        plan, another = (model.conv.plan(batch) for batch in (first, other))
+    first, other, _ = batches_for(layer)
+    plan, another = (layer.plan(batch) for batch in (first, other))
     sizes = [dict.fromkeys(range(leaf.dim()), Dim.AUTO) for leaf in (first.x, *tree_leaves(plan))]
     program = torch.export.export(model, (first.x, plan), dynamic_shapes=(sizes[0], sizes[1:]), strict=False)
-    torch.testing.assert_close(program.module()(other.x, another), model.conv(other.x, graph=other))
+    torch.testing.assert_close(program.module()(other.x, another), layer(other.x, graph=other))
 
 
 def test_plans_of_programs_take_nothing_from_other_plans_of_the_batch():

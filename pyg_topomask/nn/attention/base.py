@@ -34,7 +34,10 @@ def uncompiled(forward: Forward) -> Forward:
         if plans.reading():
             return forward(self, *inputs, **more)
         if is_exporting():
-            raise RuntimeError(f"torch.export takes {type(self).__name__} with a plan: attn(x, plan=attn.plan(graph))")
+            raise RuntimeError(
+                f"torch.export takes {type(self).__name__} with a plan, attn.plan(graph): export a module whose "
+                "forward(x, plan) returns attn(x, plan=plan)"
+            )
         if isinstance(inputs[0], Tensor) and inputs[0].is_floating_point():
             check_dtype(self, inputs[0])
         return as_it_is(self, *inputs, **more)

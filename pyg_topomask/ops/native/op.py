@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from pyg_topomask import plan as plans
-from pyg_topomask.checks import is_exporting
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.operators import Operators, is_mapped
 
@@ -98,8 +97,8 @@ class CompiledOp:
     A subclass says what the attributes and methods below say, and is made once, as a constant of its module. A call
     takes all ``arrays`` (:obj:`None` for one that is absent) and then all ``numbers``. On CPU, in float32 and float64,
     the compiled function answers; where `refuses` gives a reason, the `twin` does. Gradients that are differentiated
-    again are those of the twin. Where torch records or maps a call, it sees the `Operators`; ``torch.export`` traces
-    the twin.
+    again are those of the twin. Where torch records or maps a call, it sees the `Operators`; programs with plain plans
+    hold the twin.
 
     The compiled function gets the arrays (or what `prepare` makes of them), the results, the gradients of the results
     that have one, and room for the gradients of the first ``differentiable`` arrays, in this order. In the forward
@@ -171,7 +170,7 @@ class CompiledOp:
 
     def refuses(self, *inputs: Any) -> str | None:
         """Why the compiled function cannot serve, or should not; :obj:`None` if it can."""
-        if is_exporting() or plans.is_plain():
+        if plans.is_plain():
             return "programs run without this package"
         if loader.is_transformed():
             return "derivatives in forward mode and transforms of torch.func are left to plain torch"
@@ -188,7 +187,7 @@ class CompiledOp:
 
     def __call__(self, *inputs: Any) -> Any:
         """The result, or all results."""
-        if torch.compiler.is_compiling() and not is_exporting():
+        if torch.compiler.is_compiling() and not plans.is_plain():
             return (self._operators.forward if self._compiles(*inputs) else self.twin)(*inputs)
         tensors = inputs[: self._count]
         if self.refuses(*inputs) is not None or loader.is_traced() or any(type(x) not in _ORDINARY for x in tensors):
