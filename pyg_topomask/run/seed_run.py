@@ -22,12 +22,12 @@ from pyg_topomask.run.data.source import LoadedDataset
 from pyg_topomask.run.distributed import is_main, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json
-from pyg_topomask.run.output.progress import Display
+from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.output.results import environment
 from pyg_topomask.run.process_memory import keep_freed, peak_resident_mib, reset_peak
 from pyg_topomask.run.task import PARTS
-from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
+from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, batch_counter, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.losses import task_problems
@@ -118,7 +118,7 @@ class SeedRun:
             display.say(f"{self.title}: resuming after {start} epochs")
         job.update(start)
         recorder = Recorder(self.folder, training, on_epoch)
-        tested = self._fit_and_test(module, splits, start, recorder, display)
+        tested = self._fit_and_test(module, splits, start, recorder, job)
         metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | tested
         if is_main():
             best = headline(metrics, training.metric)
@@ -127,16 +127,14 @@ class SeedRun:
         seconds = round(recorder.elapsed(), 3)
         return metrics, {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": seconds}
 
-    def _fit_and_test(
-        self, module: GraphModule, splits: Splits, start: int, recorder: Recorder, display: Display
-    ) -> Numbers:
+    def _fit_and_test(self, module: GraphModule, splits: Splits, start: int, recorder: Recorder, job: Job) -> Numbers:
         """Train from the epoch ``start``, and return the test metrics of the best epoch."""
         train, val, test = loaders(self.serving, splits, self.seed, pin_memory=uses_cuda(self.training))
         if hasattr(train.sampler, "set_epoch"):
             train.sampler.set_epoch(start)
-        walks, stopping = self._redraw_walks(train.dataset), early_stopping(self.training)
-        callbacks = [EpochSeed(self.seed, start, splits.set_epoch), *walks, *stopping, recorder, *self.callbacks]
-        own = self.experiment._loggers(self.folder, self.title, display.say) if is_main() else []
+        steps = [EpochSeed(self.seed, start, splits.set_epoch), *self._redraw_walks(train.dataset)]
+        callbacks = [*steps, *early_stopping(self.training), batch_counter(job.within), recorder, *self.callbacks]
+        own = self.experiment._loggers(self.folder, self.title, job.display.say) if is_main() else []
         failed = 1
         try:
             more: dict[str, Any] = {"logger": [*own, *self.loggers], "default_root_dir": self.folder}

@@ -7,10 +7,12 @@ import sys
 import pytest
 
 from pyg_topomask.run.cli import main
+from pyg_topomask.run.output import progress
 from pyg_topomask.run.training.lightning_module import GraphModule
 
 
-def test_run_prints_a_table_and_succeeds(tiny_file, tmp_path, capsys):
+def test_run_prints_a_table_and_succeeds(tiny_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS", -1)  # a line without waiting, also within an epoch
     out = tmp_path / "out"
     assert main(["run", str(tiny_file), "optim.max_epoch", "2", "gt.layers=2", "--repeat", "2", "--out", str(out)]) == 0
     text = capsys.readouterr().out
@@ -18,6 +20,8 @@ def test_run_prints_a_table_and_succeeds(tiny_file, tmp_path, capsys):
     assert "±" in text
     assert f"results: {out / 'tiny'}" in text
     assert "Traceback" not in text
+    for line in (r"seed 0: 0/2  batch 1/3", r"seed 1: 0/2  validation batch 1/1", r"seed 1: 1/2  batch 3/3  loss \d.*"):
+        assert re.search(rf"^tiny \(GIN\+GRF\) {line}$", text, re.MULTILINE)
     assert json.loads((out / "tiny" / "summary.json").read_text())["seeds"] == [0, 1]
 
 

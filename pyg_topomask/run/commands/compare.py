@@ -90,12 +90,20 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
         if difference is not None:
             raise RunError(f"{run.folder} and {baseline.folder} cannot be compared: {difference}")
     metric = headline(next(iter(baseline.results.values()))["metrics"], baseline.experiment.training.metric)
-    names = [run.name for run in runs]
-    labels = [run.name if names.count(run.name) == 1 else str(run.folder) for run in runs]
+    labels = _labels(runs)
     rows = [_row(run, label, baseline, metric) for run, label in zip(runs, labels)]
     kind = "splits" if any(len(_splits(run)) > 1 for run in runs) else "seeds"
     notes = _notes(runs, rows, kind)
     return Comparison(metric, baseline.experiment.data.name, labels[0], rows, notes, kind)
+
+
+def _labels(runs: Sequence[FinishedRun]) -> list[str]:
+    """The names of the runs, after as many of the folders above as tell all of them apart."""
+    labels, above = [run.name for run in runs], 0
+    while len({*labels}) < len(runs):
+        above += 1
+        labels = ["/".join(run.folder.resolve().parts[-run.name.count("/") - 1 - above :]) for run in runs]
+    return labels
 
 
 def _incomparable(run: FinishedRun, baseline: FinishedRun) -> str | None:
@@ -168,7 +176,10 @@ def _difference(run: FinishedRun, baseline: FinishedRun, key: str) -> Row:
 
 
 def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], kind: str) -> list[str]:
-    notes = []
+    notes, epochs = [], {row["name"]: run.experiment.training.epochs for run, row in zip(runs, rows)}
+    if len({*epochs.values()}) > 1:
+        found = ", ".join(f"{name} {count}" for name, count in epochs.items())
+        notes.append(f"The runs have different numbers of epochs (optim.max_epoch): {found}.")
     if any(row[part]["low"] is None for row in rows[1:] for part in ("val", "test")):
         needs = f"An interval needs at least {_MIN_SHARED} {kind} that both runs have"
         notes.append(f"{needs}, with different finite differences.")

@@ -33,18 +33,23 @@ class Job:
     """
 
     def __init__(self, display: "Display", title: str, total: int) -> None:
-        self.display, self.title, self.total, self.done = display, title, total, 0
+        self.display, self.title, self.total, self.done, self.note = display, title, total, 0, ""
         self._printed = time.perf_counter()
         self._task = display.add_task(title, total=total, note="")
 
     def update(self, done: int, note: str = "") -> None:
         """Set the number of steps done and a short note, such as the latest metrics."""
-        self.done = done
-        self.display.update(self._task, completed=done, note=note)
+        self.done, self.note = done, note
+        self.within("")
+
+    def within(self, text: str) -> None:
+        """Show, before the latest note, how far the current step has come."""
+        note = f"{text}  {self.note}".strip()
+        self.display.update(self._task, completed=self.done, note=note)
         now = time.perf_counter()
-        if not self.display.console.is_terminal and now - self._printed > SECONDS and done < self.total:
+        if not self.display.console.is_terminal and now - self._printed > SECONDS and self.done < self.total:
             self._printed = now
-            self.display.say(f"{self.title}: {done}/{self.total}  {note}".rstrip())
+            self.display.say(f"{self.title}: {self.done}/{self.total}  {note}".rstrip())
 
     def remove(self) -> None:
         """Remove the line of a job that is done."""

@@ -3,12 +3,14 @@
 import csv
 import io
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, Group
+from rich.containers import Lines
 from rich.table import Table
 from rich.text import Text
 
@@ -125,13 +127,24 @@ def between_lines(title: str, table: Table | Group, caption: str) -> Group:
     return Group(Text(title, style="italic"), table, Text(caption, style="dim italic"))
 
 
+class _Name(Text):
+    """A name, which breaks after - _ and / where its column is too narrow."""
+
+    def wrap(self, console: Console, width: int, **more: Any) -> Lines:
+        lines = [""]
+        for part in re.findall(r"[^-_/]*[-_/]?", self.plain):
+            lines += [part] if lines[-1] and len(lines[-1] + part) > width else [lines.pop() + part]
+        return Text("\n".join(lines)).wrap(console, width, **more)
+
+
 def titled_table(title: str, columns: Mapping[str, Sequence[str]], caption: str) -> Group:
     """A table for a terminal from the cells of each column; the first column is aligned left, all others right."""
     table = Table()
     for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
-    for row in zip(*columns.values()):
-        table.add_row(*map(Text, row))  # brackets in names are no markup
+        heading = name.replace(" (", "\n(")  # narrow, so that the first column has room
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for first, *rest in zip(*columns.values()):
+        table.add_row(_Name(first), *map(Text, rest))  # brackets in names are no markup
     return between_lines(title, table, caption)
 
 

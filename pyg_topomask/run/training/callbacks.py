@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from torch.nn import Module
 from torch_geometric.data import Data
 
@@ -190,6 +190,16 @@ class Recorder(Checkpoint):
         if math.isnan(old):  # such as the area under the ROC curve without positives
             return not math.isnan(new)
         return new > old if self.training.best_is_max else new < old
+
+
+def batch_counter(show: Callable[[str], None]) -> LambdaCallback:
+    """Show the number of each batch of an epoch, which may take minutes."""
+
+    def counted(trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, index: int, *_: Any) -> None:
+        total = trainer.num_val_batches[0] if trainer.validating else trainer.num_training_batches
+        show(f"{'validation ' if trainer.validating else ''}batch {index + 1}/{total}")
+
+    return LambdaCallback(on_train_batch_end=counted, on_validation_batch_end=counted)
 
 
 def early_stopping(training: Training) -> list[EarlyStopping]:

@@ -176,6 +176,24 @@ def test_tables_fit_into_80_columns_without_broken_headings(make, capsys, monkey
     assert any(line.startswith("│ a$_$[v2] │") for line in table)
 
 
+def test_equal_names_have_their_folders_and_long_ones_break_between_words(make, tiny, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    longer = {"optim": tiny["optim"] | {"max_epoch": 6}}
+    folders = make("grf/a-name_of_many-words-that-is-long", [0.5, 0.7, 0.6]), make("a/b", [0.5]), make("c/b", [0.6])
+    assert compared(*folders[1:]).notes[1:] == []
+    assert [row["name"] for row in compared(*folders[1:]).rows] == ["a/b", "c/b"]
+    assert main(["compare", *map(str, (folders[0], make("gkat/b", [0.65, 0.75, 0.76], change=longer)))]) == 0
+    text = capsys.readouterr().out
+    assert [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│ ")][:3] == [
+        "a-name_of_many-words-",
+        "that-is-long",
+        "b",
+    ]
+    assert "different numbers of epochs (optim.max_epoch): a-name_of_many-words-that-is-long 4, b 6." in " ".join(
+        text.split()
+    )
+
+
 def test_what_is_no_run_is_refused(make, tmp_path):
     a = make("a", [0.5])
     with pytest.raises(RunError, match="nothing is no folder; give a results folder"):
