@@ -53,6 +53,11 @@ def reset_peak() -> bool:
         return False
 
 
+def set_by_user() -> str | None:
+    """An environment variable that sets glibc's memory, so that `keep_freed` does nothing; None if there is none."""
+    return next((name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))), None)
+
+
 def keep_freed(largest: int = 2**25) -> None:
     """Let glibc keep freed memory for the next step.
 
@@ -64,7 +69,7 @@ def keep_freed(largest: int = 2**25) -> None:
         largest: Bytes of the largest array that is kept. By default 32 MiB, because glibc seldom finds room for larger
             ones in freed memory, so that the process grows.
     """
-    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+    if set_by_user():
         return
     trim_threshold, mmap_threshold = -1, -3  # names of glibc's options
     with suppress(OSError, AttributeError, TypeError):  # systems without glibc

@@ -13,6 +13,7 @@ import torch
 from pyg_topomask import __version__
 from pyg_topomask.cache import cache_dir
 from pyg_topomask.ops import native_state
+from pyg_topomask.run.process_memory import set_by_user
 
 PACKAGES = {
     "needed": ("torch", "torch_geometric", "numpy", "scipy"),
@@ -46,6 +47,9 @@ def facts(cores: int, load: float) -> dict[str, str]:
         "GPU": ", ".join(f"{gpu.name}, {gpu.total_memory >> 30} GiB" for gpu in gpus) or f"none (torch for {build})",
         **native_state(),
         "allocator": _allocator(),
+        "memory": f"freed arrays are returned to the system: {name} is set"
+        if (name := set_by_user())
+        else "freed arrays of up to 32 MiB are kept during a run, if the allocator is glibc",
         "data": f"TOPOMASK_DATA={os.environ.get('TOPOMASK_DATA')}, cache {cache_dir()}",
     }
 
