@@ -11,7 +11,7 @@ from torch_geometric.resolver import normalize_string, resolver
 from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.nn.attention.pyg import DENSE, ConvAttention, DenseAttention
 from pyg_topomask.nn.conv import GatedGCN
-from pyg_topomask.nn.mask import MASK
+from pyg_topomask.nn.mask import MASK, Mask
 
 _CONVS = [x for x in vars(torch_geometric.nn.conv).values() if isinstance(x, type) and issubclass(x, MessagePassing)]
 
@@ -33,15 +33,16 @@ def as_attention(
         TypeError: If it is neither a name nor a module.
         ValueError: If the name is unknown, the width is another one, or there are ``attn_kwargs`` without a name.
     """
+    lower = {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}
+    found = EVERY_ATTENTION.get(attn) or lower.get(attn.lower()) if isinstance(attn, str) else None
+    masks = {text.lower(): cls.__name__ for key, cls in MASK.items() for text in (key, cls.__name__)}
+    mask = type(attn).__name__ if isinstance(attn, Mask) else masks.get(str(attn).lower()) if found is None else None
+    if mask is not None:
+        raise ValueError(
+            f"{attn!r} is a mask and no attention: give an attention with it, such as MaskedAttention({channels}, "
+            f"{heads}, mask={mask}(…)), which GPSModel and GPSStack take as lambda layer: …"
+        )
     if isinstance(attn, str):
-        lower = {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}
-        found = EVERY_ATTENTION.get(attn) or lower.get(attn.lower())
-        masks = {key.lower(): cls.__name__ for key, cls in MASK.items()}
-        if found is None and attn.lower() in masks:
-            raise ValueError(
-                f"{attn!r} is a mask and no attention: give an attention with it, such as MaskedAttention({channels}, "
-                f"{heads}, mask={masks[attn.lower()]}(…)), which GPSModel and GPSStack take as lambda layer: …"
-            )
         if found is None:
             raise ValueError(f"no attention is called {attn!r}; there are {', '.join(EVERY_ATTENTION)}")
         settings: dict[str, Any] = {"heads": heads, **(attn_kwargs or {})}

@@ -205,6 +205,8 @@ KEYWORDS_AND_DTYPES = [
     (lambda: GRFAttention(8, max_lenght=3), TypeError, "GRFAttention takes no 'max_lenght': did you mean 'max_length'"),
     (lambda: HopMask(reach=3), TypeError, "HopMask takes no 'reach': it takes heads, max_hops"),
     (lambda: GPSLayer(8, attn="hop", heads=2), ValueError, r"is a mask .*MaskedAttention\(8, 2, mask=HopMask\(…\)\)"),
+    (lambda: GPSLayer(8, attn="HopMask"), ValueError, "'HopMask' is a mask and no attention"),
+    (lambda: GPSLayer(8, attn=HopMask(2)), ValueError, r"HopMask\(heads=2\) is a mask .*mask=HopMask"),
     (lambda: export_model(Linear(8, 8), PATH), TypeError, r"a GPSModel or GPSNetwork \(got Linear\)"),
     (lambda: FullAttention(8)(X64), TypeError, "'x' is torch.float64, but .* of FullAttention are torch.float32"),
     (lambda: PrimphormerAttention(8)(X.bfloat16()), TypeError, "'x' is torch.bfloat16"),
