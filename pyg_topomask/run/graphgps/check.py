@@ -157,7 +157,6 @@ def notes_of(parsed: ParsedConfig) -> list[str]:
     return notes
 
 
-@storage_errors()
 def check_config(
     source: ConfigSource, overrides: Sequence[str] = (), name: str = "config"
 ) -> tuple[ParsedConfig, list[str]]:
@@ -171,6 +170,12 @@ def check_config(
     Raises:
         ConfigError: If the config cannot be run.
     """
+    return try_model(read_valid(source, overrides, name))
+
+
+@storage_errors()
+def read_valid(source: ConfigSource, overrides: Sequence[str] = (), name: str = "config") -> ParsedConfig:
+    """A config whose keys, values and names are right, before its model is built, which may compile C++."""
     parsed = load(source, overrides, name)
     data = parsed.config.dataset
     problems = data.problems()
@@ -181,23 +186,22 @@ def check_config(
     parsed.refuse(problems or sampler_problems(parsed.config))
     if parsed.config.pretrained.dir:
         if checkpoint_of(parsed.config) is None:
-            return parsed, []
+            return parsed
         parsed = replace(parsed, config=with_model_of(parsed.config), written=parsed.config)
         parsed.refuse(contradictions(parsed.config))
-    unused = check_parsed(parsed)
-    return replace(parsed, config=parsed.config.with_defaults(unused)), unused
+    parsed.refuse([*name_problems(parsed.config), *_task_problems(parsed.config)])
+    return parsed
 
 
-def check_parsed(parsed: ParsedConfig) -> list[str]:
-    """Make all checks that need no data; return the keys that an override leaves unused.
+@storage_errors()
+def try_model(parsed: ParsedConfig) -> tuple[ParsedConfig, list[str]]:
+    """Build the model of a config and try it on a fake graph; what is returned and raised is as in `check_config`.
 
     A key that the chosen attention does not use is refused, unless the command line chose the attention or its mask, so
     that a config can be run with another mask or without one.
-
-    Raises:
-        ConfigError: If the model cannot be built, or fails on a fake graph.
     """
-    parsed.refuse([*name_problems(parsed.config), *_task_problems(parsed.config)])
+    if parsed.config.pretrained.dir and parsed.written is None:
+        return parsed, []
     random_state, section = torch.get_rng_state(), "gt"
     try:
         section = "topomask"
@@ -213,7 +217,8 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
     unused = unused_keys(parsed.config)
     if not {"gt.layer_type", MASK_KEY} & parsed.overridden:
         parsed.refuse(unused)
-    return [key for key, _ in unused]
+    left = [key for key, _ in unused]
+    return replace(parsed, config=parsed.config.with_defaults(left)), left
 
 
 def sampler_problems(config: Config) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Read an experiment from a config, and run it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,10 @@ from torch.nn import Module
 
 from pyg_topomask.run.data.source import Sizes
 from pyg_topomask.run.experiment import Experiment
-from pyg_topomask.run.graphgps.check import check_config, notes_of
+from pyg_topomask.run.graphgps.check import check_config, notes_of, read_valid, try_model
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.load import ConfigSource, ParsedConfig, load
+from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.model import build_model, sized
 from pyg_topomask.run.graphgps.parts import parts_of
 from pyg_topomask.run.graphgps.saved import (
@@ -161,5 +163,14 @@ def run_config(
     name: str = "config",
     display: Display | None = None,
 ) -> dict[str, Any]:
-    """``read(source, overrides, name).run(out, repeat)``: see :func:`read` and :meth:`Experiment.run`."""
-    return read(source, overrides, name).run(out, repeat, display=display)
+    """``read(source, overrides, name).run(out, repeat)``: see :func:`read` and :meth:`Experiment.run`.
+
+    The first run of a config loads the data before it tries the model, so that missing data are told first.
+    """
+    parsed, first = read_valid(source, overrides, name), None
+    if not (Path(str(out or parsed.config.out_dir)).expanduser() / parsed.name).exists():
+        with display.working(f"loading {parsed.config.dataset.name}") if display else nullcontext():
+            first = load_dataset(parsed.config.dataset)
+    experiment = experiment_of(*try_model(parsed))
+    data = replace(experiment.data, graphs=first or experiment.data.graphs)
+    return replace(experiment, data=data).run(out, repeat, display=display)

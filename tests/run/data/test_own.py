@@ -5,9 +5,11 @@ import torch
 from torch_geometric.data import Data, InMemoryDataset
 
 from pyg_topomask.datasets import register_dataset
+from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.data.loaders import loaders, prepare
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps import check
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.formats import load_dataset
@@ -71,6 +73,12 @@ def test_registration_is_checked(registries):
         register_dataset("a/b", len)
     with pytest.raises(RunError, match=r"registered as 'mnie'; there are mine\. Did you mean 'mine'"):
         load_dataset(DatasetConfig(format="Registered", name="mnie"))
+
+
+def test_data_that_are_missing_are_told_before_the_model_is_tried(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "_try_model", lambda *_: 1 / 0)
+    with pytest.raises(RunError, match="no data set is registered as 'none'"):
+        run_config(tiny | {"dataset": {"format": "Registered", "name": "none"}}, tmp_path)
 
 
 @pytest.mark.parametrize(

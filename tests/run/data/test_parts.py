@@ -49,8 +49,9 @@ def ring_with_chords():
 def graph(monkeypatch):
     """A ring with chords and two classes, which is the data set of a run; a node's feature is its number."""
     found = ring_with_chords()
-    name = "pyg_topomask.run.graphgps.parts.load_dataset"
-    monkeypatch.setattr(name, lambda data: LoadedDataset([found], NODES))
+    for name in ("parts", "reading"):
+        patched = f"pyg_topomask.run.graphgps.{name}.load_dataset"
+        monkeypatch.setattr(patched, lambda data: LoadedDataset([found], NODES))
     return found
 
 
