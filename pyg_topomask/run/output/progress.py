@@ -65,9 +65,17 @@ class Display(Progress):
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or standard_output()
-        note = TextColumn("{task.fields[note]}", table_column=Column())  # wraps, so that a narrow terminal shows all
-        columns = TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn(), note
-        super().__init__(*columns, console=console, disable=not console.is_terminal)
+        # Title and note wrap, so that a narrow terminal shows all.
+        title, note = (TextColumn(f"{{task.{of}}}", table_column=Column()) for of in ("description", "fields[note]"))
+        super().__init__(
+            title,
+            BarColumn(10),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            note,
+            console=console,
+            disable=not console.is_terminal,
+        )
 
     def job(self, title: str, total: int) -> Job:
         """Start a job on a new line; the arguments are those of :class:`Job`."""

@@ -30,11 +30,12 @@ def test_a_pipe_gets_a_line_when_half_a_minute_has_passed(clock, seconds, steps)
 def test_a_terminal_shows_a_bar_the_time_left_and_the_whole_note(width):
     text = io.StringIO()
     with Display(Console(file=text, force_terminal=True, width=width)) as display:
-        job = display.job("enzymes (GIN+GRF) seed 0", 100)
+        job = display.job("peptides-func-published (CustomGatedGCN+Transformer) seed 0", 100)
         job.update(15, "loss 1.529  validation accuracy 35.00")
+        job.within("batch 12/341")
         display.refresh()
         shown = text.getvalue()
-    for part in ("15/100", "-:--:--", "━", "1.529", "validation", "35.00"):
+    for part in ("15/100", "-:--:--", "━", "1.529", "validation", "35.00", "12/341", "seed 0"):
         assert part in shown
 
 

@@ -246,7 +246,7 @@ class DatasetConfig(Section):
         if self.format == "Files" and folder is None:
             yield "dir", "format Files needs the file or folder of the graphs, or --data PATH"
         if folder is not None and not folder.is_dir() and not (self.format == "Files" and folder.exists()):
-            yield "dir", f"the data folder {self.dir} does not exist"
+            yield "dir", f"there is no {'file or ' * (self.format == 'Files')}folder {self.dir}"
         if "Superpixels" in self.format and self.slic_compactness != 30:
             yield "slic_compactness", f"PyG has the superpixels of compactness 30 only (got {self.slic_compactness})"
 

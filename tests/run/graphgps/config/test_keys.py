@@ -228,7 +228,7 @@ REFUSED = [
     ("dataset.split_mode=errica", r"dataset\.split_mode: .*PyG-TUDataset"),
     (f"{CORA} dataset.split_mode=standard dataset.format=PyG-Amazon dataset.name=photo", r"split_mode: .*no standard"),
     ("dataset.use_node_attr=true", r"dataset\.use_node_attr: only PyG-TUDataset has it"),
-    ("dataset.dir=none/here", r"dataset\.dir: the data folder none/here does not exist"),
+    ("dataset.dir=none/here", r"dataset\.dir: there is no folder none/here"),
     ("dataset.name=../x", "must be a plain name"),
     ("dataset.format=OGB dataset.name=ogbg-molpcba dataset.split_mode=cv-stratifiedkfold-5", "folds need classes"),
     ("dataset.format=OGB dataset.name=ogbl-collab dataset.split_mode=random", "one graph with split edges"),
