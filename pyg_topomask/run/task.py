@@ -161,7 +161,7 @@ def check_targets(task: Task, data: Data) -> None:
     if wrong:
         what = f"a class from 0 to {task.num_classes - 1}" if classes else f"{task.target_width} numbers"
         sizes = f"expected size {expected}, got {target.numel()} of type {target.dtype}"
-        first = target.view(-1)[:3].tolist()
+        first = ", ".join(f"{value:.3g}" for value in target.view(-1)[:3].tolist())
         other = "numbers need dataset.task_type regression, model.loss_fun l1 and metric_best mae; several labels need "
         raise RunError(
             f"dataset: {task.target_name!r} must hold {what} for each {task.level} ({sizes}, such as {first})"

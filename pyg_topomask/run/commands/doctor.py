@@ -47,9 +47,7 @@ def facts(cores: int, load: float) -> dict[str, str]:
         "GPU": ", ".join(f"{gpu.name}, {gpu.total_memory >> 30} GiB" for gpu in gpus) or f"none (torch for {build})",
         **native_state(),
         "allocator": _allocator(),
-        "memory": f"freed arrays are returned to the system: {name} is set"
-        if (name := set_by_user())
-        else "freed arrays of up to 32 MiB are kept during a run, if the allocator is glibc",
+        "memory": f"runs free it at once: {name} is set" if (name := set_by_user()) else "runs keep it when freed",
         "data": f"TOPOMASK_DATA={os.environ.get('TOPOMASK_DATA')}, cache {cache_dir()}",
     }
 

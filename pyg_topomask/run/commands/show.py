@@ -345,10 +345,8 @@ def path_table(view: View) -> Table:
     title = f"{view.where}: attention on {len(view.graphs)} graphs"
     table = Table("engine", "path", "estimated ms", "reason", title=title)
     for engines in found:
-        for name, path, reason, is_taken in engines:
-            cells = (
-                ("", reason) if isinstance(reason, str) else (f"{reason / 1e6:.3g}", "taken by path=auto" * is_taken)
-            )
+        for name, path, why, is_taken in engines:
+            cells = ("", why) if isinstance(why, str) else (f"{why / 1e6:.3g}", "taken by path=auto" * is_taken)
             table.add_row(name, path, *cells)
         table.add_section()
     return table

@@ -22,7 +22,7 @@ def test_it_shows_the_machine_on_one_screen(monkeypatch, capsys):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    assert "memory     freed arrays are returned to the system: MALLOC_ARENA_MAX is set\n" in text
+    assert "memory     runs free it at once: MALLOC_ARENA_MAX is set\n" in text
     assert len(text.splitlines()) <= 24
     assert f"torch {version('torch')}" in text  # without the build, which the line of the GPU names
     assert "OMP_WAIT_POLICY=None" in text  # that of the caller, which other commands set
