@@ -1,9 +1,10 @@
 """Masks that are a free function of the shortest-path distance."""
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_integer, readable, warn_once
 from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.graph_attributes import check_table_size, count_nodes
 from pyg_topomask.nn.mask.base import Mask
@@ -58,8 +59,22 @@ class HopMask(Mask):
 
         Raises:
             ValueError: If the pairs are missing, of another graph, or further apart than ``max_hops``.
+
+        Warns:
+            UserWarning: Once, if ``AddHops`` has listed pairs of fewer hops.
         """
         index, length, size = self.read(graph)
         check_table_size(self, graph, size, "pairs")
+        self._warn_of_short(index, length)
         (values,) = at_least_float32(self.values)
         return HopOperator(index, length, bounded_exp(values) if self.positive else values, count_nodes(graph))
+
+    def _warn_of_short(self, index: Tensor, length: Tensor) -> None:
+        if not readable(length) or length.numel() == 0 or (hops := int(length.max())) >= self.max_hops:
+            return
+        in_row = index[0] == index[0][length.argmax()]
+        ends = index[1][in_row & (length == hops)]
+        further = index[1][(length == 1) & torch.isin(index[0], ends)]
+        if not torch.isin(further, index[1][in_row]).all():
+            text = f"the pairs end after {hops} hops, but HopMask has 'max_hops' = {self.max_hops}, where it stays zero"
+            warn_once("HopMask: short pairs", f"{text}: give HopMask and AddHops the same 'max_hops'")
