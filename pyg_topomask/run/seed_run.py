@@ -194,7 +194,7 @@ class SeedRun:
         except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
             signal.signal(signal.SIGINT, signal.default_int_handler)
             done = epochs_done(self.folder)
-            again = f"resumes after {done} epochs" if done else "starts this seed again, which has no checkpoint yet"
+            again = f"resumes after epoch {done}" if done else "starts this seed again, which has no checkpoint yet"
             raise KeyboardInterrupt(f"the same command {again}") from error
         except Exception as error:
             if isinstance(error, (RunError, OSError, MemoryError)) or not resumes or recorder.started:
