@@ -132,8 +132,8 @@ GIVEN = {
 """Values of arguments without a default, of all classes or of one, and what a class is always given."""
 
 RANDOM = {"kernel": "softmax_rf"}
-HOPS = {"transform": transforms.AddHops(1), "attn": lambda layer: nn.MaskedAttention(C, mask=nn.HopMask())}
-HOPS_TOO = {"transform": transforms.AddHops(1), "attn_type": nn.MaskedAttention(C, mask=nn.HopMask())}
+WALKS = {"transform": transforms.AddRandomWalks(seed=0), "attn": lambda layer: nn.GRFAttention(C)}
+WALKS_TOO = {"transform": transforms.AddRandomWalks(seed=0), "attn_type": nn.GRFAttention(C)}
 ANOTHER = {
     "seed": 1, "name": "other", "pool": "max", "act": "tanh", "norm": "layer_norm", "num_random": 1, "kernel": "elu1",
     "negative_slope": 0.5, "diagonal": "corrected", "initial": "geometric", "stitch": 2, "path": "pairwise",
@@ -156,8 +156,8 @@ ANOTHER = {
     **dict.fromkeys(["ComposedNodeEncoder.base"], lambda width: LinearNodeEncoder(width, C, 0.5)),
     "ComposedNodeEncoder.positional": [ElstaticSE(3, 8)],
     "ComposedNodeEncoder.added": [lambda width: LinearNodeEncoder(width, C, 0.5)],
-    "GPSConv.channels": ({"conv": None}, 16), "GPSModel.transform": (HOPS, transforms.AddHops(2)),
-    "GPSConv.transform": (HOPS_TOO, transforms.AddHops(2)), "GPSConv.conv": GATConv(C, C, bias=False),
+    "GPSConv.channels": ({"conv": None}, 16), "GPSModel.transform": (WALKS, transforms.AddRandomWalks(seed=1)),
+    "GPSConv.transform": (WALKS_TOO, transforms.AddRandomWalks(seed=1)), "GPSConv.conv": GATConv(C, C, bias=False),
     "attn_kwargs": {"dropout": 0.5}, "act_kwargs": ({"act": "leaky_relu"}, {"negative_slope": 0.5}),
     "norm_kwargs": {"eps": 0.5}, "GKATConv.concat": ({"heads": 2}, False),
     "GPSModel.edge_dim": ({"conv": "gatedgcn", "edge_dim": C}, 6), "BigBirdAttention.block_size": 2,
