@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyg_topomask.run.graphgps.config import Config as Config
     from pyg_topomask.run.graphgps.reading import run_config as run_config
     from pyg_topomask.run.output.progress import Display as Display
+    from pyg_topomask.run.process_memory import keep_freed as keep_freed
     from pyg_topomask.run.task import Task as Task
     from pyg_topomask.run.training.scaled import Scaled as Scaled
     from pyg_topomask.run.training.settings import Training as Training
@@ -29,6 +30,7 @@ _HOME = {
     "Scaled": "training.scaled",
     "Training": "training.settings",
     "check_config": "graphgps.check",
+    "keep_freed": "process_memory",
     "run_config": "graphgps.reading",
 }
 __all__ = [*_HOME]
