@@ -72,9 +72,13 @@ class HopMask(Mask):
     def _warn_of_short(self, index: Tensor, length: Tensor) -> None:
         if not readable(length) or length.numel() == 0 or (hops := int(length.max())) >= self.max_hops:
             return
-        in_row = index[0] == index[0][length.argmax()]
-        ends = index[1][in_row & (length == hops)]
-        further = index[1][(length == 1) & torch.isin(index[0], ends)]
-        if not torch.isin(further, index[1][in_row]).all():
+
+        def row(node: Tensor) -> tuple[Tensor, Tensor]:
+            start, end = torch.searchsorted(index[0], torch.stack([node, node + 1])).tolist()
+            return index[1, start:end], length[start:end]
+
+        seen, far = row(index[0][length[:10_000].argmax()])  # few rows, because each forward is checked
+        near = [reached[far == 1] for reached, far in map(row, seen[far == hops][:8])]
+        if near and not torch.isin(torch.cat(near), seen).all():
             text = f"the pairs end after {hops} hops, but HopMask has 'max_hops' = {self.max_hops}, where it stays zero"
             warn_once("HopMask: short pairs", f"{text}: give HopMask and AddHops the same 'max_hops'")
