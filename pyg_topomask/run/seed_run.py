@@ -84,8 +84,14 @@ class SeedRun:
             self.experiment._record(self.folder, splits.sizes)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        with quiet():
-            metrics, times = (self._infer if inference else self._train)(module, splits, display)
+        try:
+            with quiet():
+                metrics, times = (self._infer if inference else self._train)(module, splits, display)
+        except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            done = epochs_done(self.folder)
+            again = f"resumes after epoch {done}" if done else "starts this seed again, which has no checkpoint yet"
+            raise KeyboardInterrupt(f"the same command {again}") from error
         text = self._write_result(metrics, times, module, splits)
         display.say(f"{self.title}: done in {times['wall_time_s']:.1f} s  {text}")
 
@@ -191,11 +197,6 @@ class SeedRun:
         last = self.folder / LAST
         try:
             fit(ckpt_path=last if resumes else None)
-        except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            done = epochs_done(self.folder)
-            again = f"resumes after epoch {done}" if done else "starts this seed again, which has no checkpoint yet"
-            raise KeyboardInterrupt(f"the same command {again}") from error
         except Exception as error:
             if isinstance(error, (RunError, OSError, MemoryError)) or not resumes or recorder.started:
                 raise

@@ -64,14 +64,23 @@ def test_errors_are_one_message_without_traceback(tiny_file, tmp_path, capsys, l
     assert {*tmp_path.iterdir()} == {tiny_file.parent}
 
 
-@pytest.mark.parametrize(("epoch", "words"), [(0, "starts this seed again"), (1, "resumes after epoch 1")])
-def test_an_interrupted_run_says_whether_it_resumes(tiny_file, tmp_path, capsys, monkeypatch, epoch, words):
-    def stop(self, *arguments, step=GraphModule.training_step):
+@pytest.mark.parametrize(
+    ("step", "epoch", "words"),
+    [
+        ("training_step", 0, "starts this seed again"),
+        ("training_step", 1, "resumes after epoch 1"),
+        ("test_step", 4, "resumes after epoch 4"),
+    ],
+)
+def test_an_interrupted_run_says_whether_it_resumes(tiny_file, tmp_path, capsys, monkeypatch, step, epoch, words):
+    taken = getattr(GraphModule, step)
+
+    def stop(self, *arguments):
         if self.current_epoch == epoch:
             raise KeyboardInterrupt
-        return step(self, *arguments)
+        return taken(self, *arguments)
 
-    monkeypatch.setattr(GraphModule, "training_step", stop)
+    monkeypatch.setattr(GraphModule, step, stop)
     assert main(["run", str(tiny_file), "--out", str(tmp_path)]) == 130
     assert f"interrupted; the same command {words}" in capsys.readouterr().err
 
