@@ -132,7 +132,7 @@ class _Name(Text):
 
     def wrap(self, console: Console, width: int, **more: Any) -> Lines:
         lines = [""]
-        for part in re.findall(r"[^-_/]*[-_/]?", self.plain):
+        for part in re.findall(r"[^-_/]*[-_/]|[^-_/]+", self.plain):
             lines += [part] if lines[-1] and len(lines[-1] + part) > width else [lines.pop() + part]
         return Text("\n".join(lines)).wrap(console, width, **more)
 

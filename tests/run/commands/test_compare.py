@@ -3,12 +3,14 @@ import math
 
 import pytest
 import yaml
+from rich.console import Console
 from scipy import stats
 
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands.compare import compare, find_runs, tables
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.config import Config
+from pyg_topomask.run.output.report import titled_table
 
 FOLDS = {"split_mode": "cv-kfold-4"}
 NEIGHBORS = {"train": {"sampler": "neighbor"}, "val": {"sampler": "neighbor"}}
@@ -192,6 +194,13 @@ def test_equal_names_have_their_folders_and_long_ones_break_between_words(make, 
     assert "different numbers of epochs (optim.max_epoch): a-name_of_many-words-that-is-long 4, b 6." in " ".join(
         text.split()
     )
+
+
+def test_a_word_that_is_wider_than_its_column_leaves_no_empty_line():
+    with (console := Console(width=40)).capture() as captured:
+        console.print(titled_table("runs", {"run": ["x" * 50]}, "caption"))
+    assert captured.get().splitlines()[4:6] == [f"│ {'x' * 36} │", f"│ {'x' * 14:36} │"]
+    assert captured.get().splitlines()[6].startswith("└")
 
 
 def test_what_is_no_run_is_refused(make, tmp_path):
