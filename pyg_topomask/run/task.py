@@ -158,8 +158,12 @@ def check_targets(task: Task, data: Data) -> None:
     wrong = target.numel() != expected
     if classes and not wrong:
         wrong = bool(((target < 0) | (target >= task.num_classes) | (target != target.long())).any())
+    labels = task.kind == "multilabel"
+    if labels and not wrong:  # NaN is a label that is not known
+        wrong = bool(((target < 0) | (target > 1)).any())
     if wrong:
-        what = f"a class from 0 to {task.num_classes - 1}" if classes else f"{task.target_width} numbers"
+        what = f"{task.target_width} numbers" + (" from 0 to 1" if labels else "")
+        what = f"a class from 0 to {task.num_classes - 1}" if classes else what
         sizes = f"expected size {expected}, got {target.numel()} of type {target.dtype}"
         first = ", ".join(f"{value:.3g}" for value in target.view(-1)[:3].tolist())
         other = "numbers need dataset.task_type regression, model.loss_fun l1 and metric_best mae; several labels need "
