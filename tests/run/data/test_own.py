@@ -167,7 +167,7 @@ def test_run_takes_data(kind, tiny_file, tmp_path, capsys):
     path = write(kind, tmp_path / "left: it")
     assert main(["run", str(tiny_file), "--data", str(path), "--out", str(tmp_path / "out"), *RUN]) == 0
     assert main(["run", str(tiny_file), "--data", str(tmp_path / "none"), *RUN]) == 1
-    assert "does not exist" in capsys.readouterr().err
+    assert "there is no file or folder" in capsys.readouterr().err
 
 
 def test_other_files_are_refused(tmp_path):
