@@ -33,16 +33,14 @@ def as_attention(
         TypeError: If it is neither a name nor a module.
         ValueError: If the name is unknown, the width is another one, or there are ``attn_kwargs`` without a name.
     """
-    lower = {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}
-    found = EVERY_ATTENTION.get(attn) or lower.get(attn.lower()) if isinstance(attn, str) else None
-    masks = {text.lower(): cls.__name__ for key, cls in MASK.items() for text in (key, cls.__name__)}
-    mask = type(attn).__name__ if isinstance(attn, Mask) else masks.get(str(attn).lower()) if found is None else None
-    if mask is not None:
-        raise ValueError(
-            f"{attn!r} is a mask and no attention: give an attention with it, such as MaskedAttention({channels}, "
-            f"{heads}, mask={mask}(…)), which GPSModel and GPSStack take as lambda layer: …"
-        )
+    if isinstance(attn, Mask):
+        raise ValueError(_is_mask(attn, type(attn).__name__, channels, heads))
     if isinstance(attn, str):
+        lower = {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}
+        found = EVERY_ATTENTION.get(attn) or lower.get(attn.lower())
+        masks = {text.lower(): cls.__name__ for key, cls in MASK.items() for text in (key, cls.__name__)}
+        if found is None and attn.lower() in masks:
+            raise ValueError(_is_mask(attn, masks[attn.lower()], channels, heads))
         if found is None:
             raise ValueError(f"no attention is called {attn!r}; there are {', '.join(EVERY_ATTENTION)}")
         settings: dict[str, Any] = {"heads": heads, **(attn_kwargs or {})}
@@ -53,6 +51,13 @@ def as_attention(
     if isinstance(attn, DENSE):
         return DenseAttention(channels, attn)
     return ConvAttention(channels, attn) if isinstance(attn, MessagePassing) else attn
+
+
+def _is_mask(given: Any, name: str, channels: int, heads: int) -> str:
+    return (
+        f"{given!r} is a mask and no attention: give an attention with it, such as MaskedAttention({channels}, "
+        f"{heads}, mask={name}(…)), which GPSModel and GPSStack take as lambda layer: …"
+    )
 
 
 def as_conv(conv: Any, channels: int) -> Module:

@@ -155,15 +155,14 @@ def check_targets(task: Task, data: Data) -> None:
     if target is None or task.kind == "subtoken":
         return
     expected, classes = task.count(data) * task.target_width, task.kind in ("binary", "multiclass")
-    wrong = target.numel() != expected
-    if classes and not wrong:
-        wrong = bool(((target < 0) | (target >= task.num_classes) | (target != target.long())).any())
-    labels = task.kind == "multilabel"
-    if labels and not wrong:  # NaN is a label that is not known
-        wrong = bool(((target < 0) | (target > 1)).any())
-    if wrong:
-        what = f"{task.target_width} numbers" + (" from 0 to 1" if labels else "")
-        what = f"a class from 0 to {task.num_classes - 1}" if classes else what
+    what, wrong = f"{task.target_width} numbers", torch.zeros(1, dtype=torch.bool)
+    if classes:
+        what = f"a class from 0 to {task.num_classes - 1}"
+        wrong = (target < 0) | (target >= task.num_classes) | (target != target.long())
+    elif task.kind == "multilabel":
+        what += " from 0 to 1"
+        wrong = (target < 0) | (target > 1)  # NaN is a label that is not known
+    if target.numel() != expected or wrong.any():
         sizes = f"expected size {expected}, got {target.numel()} of type {target.dtype}"
         first = ", ".join(f"{value:.3g}" for value in target.view(-1)[:3].tolist())
         other = "numbers need dataset.task_type regression, model.loss_fun l1 and metric_best mae; several labels need "
