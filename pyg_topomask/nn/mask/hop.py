@@ -70,6 +70,7 @@ class HopMask(Mask):
         return HopOperator(index, length, bounded_exp(values) if self.positive else values, count_nodes(graph))
 
     def _warn_of_short(self, index: Tensor, length: Tensor) -> None:
+        """Warn if a node at the largest distance from another one has a neighbour that is not listed with it."""
         if not readable(length) or length.numel() == 0 or (hops := int(length.max())) >= self.max_hops:
             return
 
@@ -80,5 +81,5 @@ class HopMask(Mask):
         seen, far = row(index[0][length[:10_000].argmax()])  # few rows, because each forward is checked
         near = [reached[far == 1] for reached, far in map(row, seen[far == hops][:8])]
         if near and not torch.isin(torch.cat(near), seen).all():
-            text = f"the pairs end after {hops} hops, but HopMask has 'max_hops' = {self.max_hops}, where it stays zero"
-            warn_once("HopMask: short pairs", f"{text}: give HopMask and AddHops the same 'max_hops'")
+            text = f"HopMask has 'max_hops' = {self.max_hops}, but AddHops has listed pairs of at most {hops} hops"
+            warn_once("HopMask: short pairs", f"{text}, so the others weigh zero: give both the same 'max_hops'")
