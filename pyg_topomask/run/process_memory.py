@@ -22,7 +22,7 @@ def resident_mib() -> float:
 def available_mib() -> float:
     """Memory that a process may still take: of the machine, or of its container, which psutil does not read."""
     found = psutil.virtual_memory().available
-    with suppress(OSError, ValueError, AttributeError):  # no container, or one without a limit
+    with suppress(OSError, ValueError, TypeError):  # no container, or one without a limit or without statistics
         limit, used = (int((_CONTAINER / f"memory.{name}").read_text()) for name in ("max", "current"))
         cached = re.search(r"^inactive_file (\d+)$", (_CONTAINER / "memory.stat").read_text(), re.MULTILINE)
         found = min(found, limit - used + int(cached[1]))  # type: ignore[index]  # files are dropped when it is short
@@ -30,8 +30,11 @@ def available_mib() -> float:
 
 
 def peak_resident_mib() -> float | None:
-    """Largest resident memory since `reset_peak` on Linux, else of the process so far; psutil tells it on Windows."""
-    with suppress(OSError):
+    """Largest resident memory since `reset_peak` on Linux, else of the process so far; psutil tells it on Windows.
+
+    None if the system does not tell it, such as gVisor, in which some clouds run containers.
+    """
+    with suppress(OSError, ValueError):
         (kib,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
         return round(int(kib) / 2**10, 1)
     if psutil.MACOS:

@@ -76,3 +76,14 @@ def test_copies_of_files_count_as_available_in_a_container(monkeypatch, tmp_path
     assert process_memory.available_mib() == 1024 - 900 + 600
     (tmp_path / "memory.max").write_text("max\n")
     assert process_memory.available_mib() == 8192
+    (tmp_path / "memory.max").write_text(f"{2**30}\n")
+    (tmp_path / "memory.stat").write_text("anon 1\n")
+    assert process_memory.available_mib() == 8192
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="other systems tell the peak in another way")
+def test_a_system_without_a_peak_in_its_status_has_none(monkeypatch, tmp_path):
+    """The status of a process in gVisor has the current memory only."""
+    (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t 1024 kB\n")
+    monkeypatch.setattr(process_memory, "Path", lambda path: tmp_path / "status")
+    assert process_memory.peak_resident_mib() is None
