@@ -39,14 +39,12 @@ class ConfigExperiment(Experiment):
         unused: Keys that an overridden ``gt.layer_type`` does not use.
         tensorboard: Whether curves are also written for TensorBoard.
         wandb: Owner, project and name of the runs at Weights & Biases; None if they are not logged there.
-        start: How the weights of a finished run are used; None if there is none.
     """
 
     parsed: ParsedConfig = field(kw_only=True)
     unused: tuple[str, ...] = ()
     tensorboard: bool = False
     wandb: Mapping[str, str] | None = None
-    start: Mapping[str, bool] | None = None
 
     record = "config.yaml"
 
@@ -112,7 +110,7 @@ class ConfigExperiment(Experiment):
 def experiment_of(parsed: ParsedConfig, unused: Iterable[str] = ()) -> ConfigExperiment:
     """The experiment that a valid config describes."""
     parts = parts_of(parsed.config)
-    build = partial(_build, parsed.config, parts["start"])
+    build = partial(_build, parsed.config, parts.pop("start"))
     return ConfigExperiment(**parts, build=build, name=parsed.name, parsed=parsed, unused=tuple(unused))
 
 

@@ -150,11 +150,6 @@ class GTConfig(Section):
             yield "gt.layer_type", message
 
     @property
-    def first(self) -> str:
-        """The first part of ``layer_type``."""
-        return self.layer_type.split("+")[0]
-
-    @property
     def parts(self) -> list[str]:
         """The parts of ``layer_type`` in our spelling, without None."""
         return [PEER_ATTENTIONS.get(part, part) for part in self.layer_type.split("+") if part != "None"]

@@ -71,7 +71,7 @@ def read_graphs(file: Path) -> Sequence[Data]:
         content = load_tensors(file)
     if isinstance(content, tuple) and len(content) in (2, 3):
         dataset = InMemoryDataset()
-        dataset.data, dataset.slices = content[0], content[1] or None
+        dataset.slices = content[1] or None
         dataset.data = Data.from_dict(content[0]) if isinstance(content[0], dict) else content[0]
         content = [dataset.get(number) for number in range(dataset.len())]
     graphs = [content] if isinstance(content, Data) else content

@@ -26,7 +26,7 @@ def test_a_config_of_graphgps(molecules):
 
 def test_san_is_layers_of_its_attention(molecules):
     named = load(molecules, ["model.type=SANTransformer", "gt.layer_type=SANLayer", "gt.gamma=0.1"]).config
-    assert (named.gt.parts, named.gt.first, named.gt.gamma) == (["SAN"], "None", 0.1)
+    assert (named.gt.layer_type, named.gt.parts, named.gt.gamma) == ("None+SAN", ["SAN"], 0.1)
     assert Config.model_validate(json.loads(named.model_dump_json())) == named
     molecules.write_text(molecules.read_text().replace("layer_type: CustomGatedGCN+Transformer, ", ""))
     again = load(load(molecules, ["model.type=SANTransformer"]).config, ["gt.layers=2"]).config
