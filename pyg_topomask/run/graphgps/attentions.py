@@ -172,9 +172,8 @@ def _settings(config: Config, wanted: set[str]) -> dict[str, Any]:
 def key_in(message: str, config: Config) -> str | None:
     """The key of the setting that a message mentions first, or None."""
     arguments = [*((name, f"topomask.{name}") for name in WALKS), *argument_keys(config)]
-    arguments += (
-        [("edge_weight", "topomask.spanning_tree")] if config.topomask.peek("spanning_tree") == "minimum" else []
-    )
+    if config.topomask.peek("spanning_tree") == "minimum":
+        arguments.append(("edge_weight", "topomask.spanning_tree"))
     named = {position: key for argument, key in arguments if (position := message.find(f"'{argument}'")) >= 0}
     return named[min(named)] if named else None
 

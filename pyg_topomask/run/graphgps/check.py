@@ -14,7 +14,7 @@ from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.base import noting_reads
 from pyg_topomask.run.graphgps.config.load import ConfigSource, ParsedConfig, load
 from pyg_topomask.run.graphgps.config.model import PEER_ATTENTIONS
-from pyg_topomask.run.graphgps.config.schema import MASK_KEY, contradictions, keys
+from pyg_topomask.run.graphgps.config.schema import MASK_KEY, all_keys, contradictions, keys
 from pyg_topomask.run.graphgps.convs import CONVS
 from pyg_topomask.run.graphgps.model import PLAIN_ENCODERS, build_model, sized
 from pyg_topomask.run.graphgps.parts import build_optimizer, build_scheduler, fake_batch, parts_of
@@ -133,12 +133,12 @@ def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
             shown = section if whole and key.no_effect_because is None else key.name
             if reason and shown not in found.setdefault(reason, []):
                 found[reason].append(shown)
-    return {reason: names for reason, names in found.items() if names}
+    return found
 
 
 def unused_keys(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, message) of keys of ``topomask`` that were not read and whose value is not the default."""
-    ours = (key.name for key in keys() if key.name.startswith("topomask."))
+    ours = (name for name in all_keys() if name.startswith("topomask."))
     return [(name, f"{UNREAD}; leave it out") for name in ours if config.is_set(name) and not config.was_read(name)]
 
 
@@ -202,18 +202,15 @@ def try_model(parsed: ParsedConfig) -> tuple[ParsedConfig, list[str]]:
     """
     if parsed.config.pretrained.dir and parsed.written is None:
         return parsed, []
-    random_state, section = torch.get_rng_state(), "gt"
+    section = "topomask"
     try:
-        section = "topomask"
-        with noting_reads():
+        with noting_reads(), torch.random.fork_rng(devices=[]):
             batch = fake_batch(parsed.config, parts_of(parsed.config)["data"])
             section = "gt"
             _try_model(parsed.config, batch)
     except (ValueError, TypeError) as error:
         key = key_in(str(error), parsed.config) or section
         raise ConfigError(parsed.describe(key, f"the model cannot be built: {error}")) from error
-    finally:
-        torch.set_rng_state(random_state)
     unused = unused_keys(parsed.config)
     if not {"gt.layer_type", MASK_KEY} & parsed.overridden:
         parsed.refuse(unused)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pyg_topomask.run.graphgps.config.schema import Config
+from pyg_topomask.run.graphgps.config.schema import Config, all_keys
 from pyg_topomask.run.graphgps.config.schema import keys as schema_keys
 
 
@@ -24,14 +24,13 @@ class Key(NamedTuple):
 def keys() -> Iterator[Key]:
     """Every key that the runner reads, section by section."""
     whole = Config.model_json_schema()
-    for key in schema_keys():
-        if key.no_effect_because is None:
-            entry = whole
-            for part in key.name.split("."):
-                section = whole["$defs"][entry["$ref"].rsplit("/", 1)[1]] if "$ref" in entry else entry
-                entry = section["properties"][part]
-            default = json.dumps(entry["default"], ensure_ascii=False) if "default" in entry else "required"
-            yield Key(key.name, _values(entry), default, " ".join(entry["description"].split()))
+    for name in all_keys():
+        entry = whole
+        for part in name.split("."):
+            section = whole["$defs"][entry["$ref"].rsplit("/", 1)[1]] if "$ref" in entry else entry
+            entry = section["properties"][part]
+        default = json.dumps(entry["default"], ensure_ascii=False) if "default" in entry else "required"
+        yield Key(name, _values(entry), default, " ".join(entry["description"].split()))
 
 
 def _values(entry: dict[str, Any]) -> str:
