@@ -28,7 +28,7 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> None:
     dataset = source.load()
     if not dataset.is_one_graph:
         raise RunError(f"dataset: one graph is needed, whose nodes are classified (got {len(dataset)} graphs)")
-    graph = served_features(source, dataset, 0, experiment.seed)
+    (graph,) = served_features(source, dataset, [0], experiment.seed)
     if not 1 <= shards <= int(graph.num_nodes or 0):
         raise RunError(f"--shards must be between 1 and the number of nodes, {graph.num_nodes} (got {shards})")
     settings = {"dataset": experiment.config.dataset.model_dump(mode="json"), "walks": repr(walks), "shards": shards}

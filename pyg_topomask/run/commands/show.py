@@ -213,7 +213,7 @@ def load_view(
     dataset = source.load()
     _refuse_outside("--graph", graph, len(dataset))
     numbers = range(graph, min(graph + (source.serving.batch_size if whole_batch else 1), len(dataset)))
-    data = [served_features(source, dataset, number, seed) for number in numbers]
+    data = served_features(source, dataset, numbers, seed)
     _refuse_outside("--node", node or 0, data[0].num_nodes or 1)
     with torch.random.fork_rng(devices=[]):
         with source.refusing():

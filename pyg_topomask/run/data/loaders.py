@@ -218,11 +218,12 @@ def read_features(source: Source, dataset: LoadedDataset, seed: int) -> Features
     return graphs, parts, tuple(fitted)
 
 
-def served_features(source: Source, dataset: LoadedDataset, number: int, seed: int) -> Data:
-    """One graph with the features that the model takes in a run with this seed."""
+def served_features(source: Source, dataset: LoadedDataset, numbers: Sequence[int], seed: int) -> list[Data]:
+    """Some graphs, by their numbers, with the features that the model takes in a run with this seed."""
     if source.fitted:
-        return read_features(source, dataset, seed)[0][number]
-    return source.features(dataset.graphs[number])
+        graphs = read_features(source, dataset, seed)[0]
+        return [graphs[number] for number in numbers]
+    return [source.features(dataset.graphs[number]) for number in numbers]
 
 
 def _checked(data: Data, task: Task) -> Data:

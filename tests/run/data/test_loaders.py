@@ -8,7 +8,14 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.run.data.features import Standardize
-from pyg_topomask.run.data.loaders import check_memory, evaluation_loaders, loaders, prepare
+from pyg_topomask.run.data.loaders import (
+    check_memory,
+    evaluation_loaders,
+    loaders,
+    prepare,
+    read_features,
+    served_features,
+)
 from pyg_topomask.run.data.source import LoadedDataset, split_items
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.attentions import build_sampling_transforms
@@ -139,6 +146,16 @@ def test_categories_of_edges_are_not_averaged(encoder, expected):
 def test_channels_that_never_change_are_centred():
     graphs = [Data(x=torch.tensor([[1.0, 3.0], [2.0, 3.0]]))]
     assert Standardize.fit(graphs)(graphs[0]).x.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+
+
+def test_features_of_several_graphs_are_fitted_once(tiny, monkeypatch):
+    source, fit, fitted = source_of(load(tiny, ["dataset.normalize=true"]).config), Standardize.fit, []
+    monkeypatch.setattr(Standardize, "fit", lambda graphs: fitted.append(len(graphs)) or fit(graphs))
+    dataset = source.load()
+    every = read_features(source, dataset, 0)[0]
+    for number, graph in zip((3, 0), served_features(source, dataset, [3, 0], 0)):
+        assert torch.equal(graph.x, every[number].x)
+    assert len(fitted) == 2
 
 
 def test_coordinates_become_waves_by_the_training_nodes():
