@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
+from pyg_topomask.data import GraphParts
 from pyg_topomask.loader import EpochSampler, collate, single
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts, share_of, training_loader
 from pyg_topomask.run.data.source import LoadedDataset, Serving, Sizes, Source, node_masks, split_items
@@ -302,16 +303,19 @@ def loaders(
     ``batch_size`` counts the graphs of all processes, so that a run is the same on any number of them. With
     ``pin_memory``, the GPU works while the next batch is copied to it.
     """
-    val, test = evaluation_loaders(serving, splits, seed, PARTS[1:])
+    parts = None
+    if splits.is_one_graph and serving.sampler != "full_batch":
+        parts = graph_parts(serving, splits.train[0], seed, splits.serve_transforms)
+    val, test = evaluation_loaders(serving, splits, seed, PARTS[1:], parts)
     common: dict[str, Any] = {"num_workers": serving.num_workers, "generator": torch.Generator().manual_seed(seed)}
     common["pin_memory"] = pin_memory
     served = Served(splits.train, splits.serve_transforms)
-    if not splits.is_one_graph:
+    if parts is not None:
+        train = training_loader(serving, parts, common)
+    elif not splits.is_one_graph:
         order = EpochSampler(len(splits.train), seed, rank(), world_size(), serving.shuffle)
         size = share_of(serving.batch_size)
         train = DataLoader(served, sampler=order, batch_size=size, collate_fn=collate, **common)
-    elif serving.sampler != "full_batch":
-        train = training_loader(serving, graph_parts(serving, splits.train[0], seed, splits.serve_transforms), common)
     elif world_size() > 1:
         message = f"full_batch gives {world_size()} processes the same graph; use random_partition"
         raise RunError(f"train.sampler: {message}")
@@ -320,12 +324,17 @@ def loaders(
     return train, val, test
 
 
-def evaluation_loaders(serving: Serving, splits: Splits, seed: int, names: Sequence[str] = PARTS) -> list[DataLoader]:
-    """Loaders that serve each item of the named sets once, as in an evaluation."""
+def evaluation_loaders(
+    serving: Serving, splits: Splits, seed: int, names: Sequence[str] = PARTS, parts: GraphParts | None = None
+) -> list[DataLoader]:
+    """Loaders that serve each item of the named sets once, as in an evaluation.
+
+    The ``parts`` of a single graph are made here if :obj:`None`.
+    """
     sets = [getattr(splits, name) for name in names]
     if serving.evaluation != "full_batch":
         common = {"num_workers": serving.num_workers, "generator": torch.Generator().manual_seed(seed)}
-        parts = graph_parts(serving, splits.train[0], seed, splits.serve_transforms)
+        parts = parts or graph_parts(serving, splits.train[0], seed, splits.serve_transforms)
         return [evaluation_loader(parts, chosen[0], common) for chosen in sets]
     if splits.is_one_graph:
         return [DataLoader(Served(chosen), batch_size=1, collate_fn=single) for chosen in sets]

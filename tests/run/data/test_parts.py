@@ -9,8 +9,10 @@ from torch_geometric.data import Data
 from torch_geometric.utils import to_dense_adj, to_undirected
 
 import pyg_topomask
+from pyg_topomask.data import partition
 from pyg_topomask.run import run_config
 from pyg_topomask.run.commands.predict import predict
+from pyg_topomask.run.data import parts
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.parts import Neighborhoods, clusters
 from pyg_topomask.run.data.source import LoadedDataset
@@ -173,6 +175,18 @@ def test_inference_gives_the_metrics_of_the_run(tmp_path, graph, evaluated):
     for name in ("val_loss", "test_accuracy"):
         assert second[name]["mean"] == pytest.approx(first[name]["mean"], rel=1e-6), name
     assert second["train_loss"]["mean"] > 0
+
+
+def test_training_and_evaluations_share_one_partition(graph, monkeypatch):
+    """It takes minutes on a graph of millions of edges."""
+    made = []
+    monkeypatch.setattr(parts, "partition", lambda *given: made.append(given) or partition(*given))
+    config, splits = split_of(source("cluster"), graph)
+    found = loaders(config, splits, 0)
+    assert len(made) == 1
+    for loader, whole in zip(found, (splits.train, splits.val, splits.test)):
+        counted = torch.cat([part.x[part.counted] for part in loader]).view(-1)
+        assert torch.equal(counted.sort().values.long(), whole[0].counted.nonzero().view(-1))
 
 
 def test_parts_without_a_counted_node_are_left_out_and_processes_share_the_others(graph, monkeypatch):
