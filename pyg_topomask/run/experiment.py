@@ -118,6 +118,8 @@ class Experiment:
                     if read_result(place) is not None:  # another process may have finished it just now
                         shown.say(f"{called}: finished before, kept")
                         continue
+                    if self.splits:
+                        dataset = one.loaded(shown)  # GraphLand's features and targets depend on the split
                     dataset = dataset or self.loaded(shown)
                     made = [_made(given, one.seed, len(runs)) for given in (loggers, callbacks)]
                     SeedRun(one, place, called, *made).run(dataset, shown)

@@ -15,6 +15,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.datasets import ShapeNet
 
+from pyg_topomask.run import run_config
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import MissingDataError, RunError, need
 from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
@@ -388,6 +389,18 @@ def test_graphland_through_the_class_of_pyg(tmp_path, name):
             assert graph.y[1:].tolist() == targets[1:]
     random = DatasetConfig(format="PyG-GraphLandDataset", name=name, task="node", split_mode="random")
     assert "have no target; use standard" in random.problems()[0][1]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:n_quantiles:UserWarning:sklearn")
+def test_each_split_of_graphland_is_trained_on_its_own_nodes(tmp_path):
+    write_graphland(tmp_path, "hm-prices", "regression", ["", *range(5), *range(6)])
+    data = {"format": "PyG-GraphLandDataset", "name": "hm-prices", "task": "node", "dir": str(tmp_path / "data")}
+    config = {"dataset": data | {"task_type": "regression"}, "model": {"loss_fun": "l1"}, "optim": {"max_epoch": 1}}
+    config |= {"gt": {"layer_type": "GCN+None", "dim_hidden": 4}, "run_multiple_splits": [0, 2]}
+    assert run_config(config, tmp_path / "out")["splits"] == [0, 2]
+    counts = [json.loads(path.read_text())["graphs_or_nodes"] for path in sorted(tmp_path.glob("out/*/*/result.json"))]
+    assert [list(found.values()) for found in counts] == [[3, 4, 4], [5, 3, 3]]
 
 
 @pytest.mark.parametrize("name", ["Paris", "LA"])
