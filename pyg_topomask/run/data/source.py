@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,8 +76,8 @@ class LoadedDataset:
 
 def joined(datasets: Sequence[Sequence[Data]]) -> tuple[Sequence[Data], Parts]:
     """Training, validation and test sets as one sequence, with the indices of each."""
-    ends = torch.tensor([0, *(len(part) for part in datasets)]).cumsum(0).tolist()
-    train, val, test = (torch.arange(start, end) for start, end in pairwise(ends))
+    sizes = [len(part) for part in datasets]
+    train, val, test = torch.arange(sum(sizes)).split(sizes)
     return ConcatDataset(datasets), (train, val, test)  # type: ignore[arg-type, return-value]
 
 

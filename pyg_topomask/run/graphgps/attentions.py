@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from itertools import zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def build_attention(config: Config, name: str, layer: int = 0) -> Attention:
 def build_mask(config: Config, layer: int = 0) -> Mask | list[Mask | None] | None:
     """The mask that ``topomask.mask`` gives to an attention of a layer, None, or a list of both."""
     names, counts = config.topomask.masks, config.topomask.mask_heads or []
-    groups = [range(sum(counts[:i]), sum(counts[: i + 1])) for i in range(len(counts))]
+    groups = [range(*ends) for ends in pairwise(accumulate(counts, initial=0))]
     masks = [
         None if name == "none" else MASK[name](**mask_arguments(config, name, layer, heads))
         for name, heads in zip_longest(names, groups)

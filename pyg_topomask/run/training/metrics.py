@@ -301,27 +301,24 @@ class Candidates:
     is_other: Tensor  # [P] whether the pair is another positive link
     graph: Tensor  # [L] graph of each link
     num_graphs: int
-    num_labelled: Tensor  # 0-dim: number of labelled edges in the batch, positive and negative
+    num_labelled: int  # labelled edges in the batch, positive and negative
 
 
 def candidates(data: Data) -> Candidates:
-    """The pairs to score in order to rank the positive links of a batch."""
+    """The pairs to score in order to rank the positive links of a ``Batch``."""
     labelled, label = data.edge_label_index, data.edge_label.view(-1)
     start, end = labelled[:, label == 1]
-    batch = data.batch if data.get("batch") is not None else start.new_zeros(data.num_nodes)
-    num_graphs = data.num_graphs if data.get("batch") is not None else 1
-    size = batch.bincount(minlength=num_graphs)
+    size = data.batch.bincount(minlength=data.num_graphs)
     first = size.cumsum(0) - size
-    graph = batch[start]
+    graph = data.batch[start]
     count = size[graph]
     link = torch.repeat_interleave(count)
     candidate = torch.arange(link.numel(), device=link.device) + (first[graph] - count.cumsum(0) + count)[link]
     is_end = candidate == end[link]
     number = data.num_nodes
     known = torch.isin(start[link] * number + candidate, start * number + end)
-    num_labelled = torch.tensor(label.numel(), device=start.device)
     pairs = torch.stack([start[link], candidate])
-    return Candidates(pairs, link, is_end, known & ~is_end, graph, num_graphs, num_labelled)
+    return Candidates(pairs, link, is_end, known & ~is_end, graph, data.num_graphs, label.numel())
 
 
 def link_ranks(score: Tensor, pairs: Candidates, skip: Tensor) -> Tensor:
@@ -367,8 +364,8 @@ class LinkRanks(Scores):
         table = torch.stack(values, dim=1)  # [L, metrics]
         sums = table.new_zeros(pairs.num_graphs, table.size(1)).index_add_(0, pairs.graph, table)
         links = pairs.graph.bincount(minlength=pairs.num_graphs).clamp(min=1)
-        row = [sums.new_tensor([len(self.rows), pairs.num_graphs, float(pairs.num_labelled)])]
-        self.rows.append(torch.cat([*row, (sums / links.unsqueeze(1)).sum(0)]).unsqueeze(0))
+        sizes = sums.new_tensor([len(self.rows), pairs.num_graphs, pairs.num_labelled])
+        self.rows.append(torch.cat([sizes, (sums / links.unsqueeze(1)).sum(0)]).unsqueeze(0))
 
     def compute(self) -> dict[str, Tensor]:
         rows = dim_zero_cat(self.rows)
