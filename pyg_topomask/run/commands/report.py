@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib import pyplot
 
-from pyg_topomask.run.commands.show import picture
+from pyg_topomask.run.commands.show import draw, load_view
 from pyg_topomask.run.errors import NoPictureError
 from pyg_topomask.run.files import output_path, write_output
 from pyg_topomask.run.output.progress import Display, error_output
@@ -69,9 +69,10 @@ def report(folder: str | Path) -> str:
 def _pictures(seed: Path) -> list[tuple[bytes, str]]:
     """The curves, unless nothing was trained, and the mask and the weights of the first layer, with their titles."""
     found = [(path.read_bytes(), "curves") for path in (seed / "curves.png",) if path.exists()]
+    view = load_view(seed / "config.yaml", checkpoint=seed)
     for kind in ("mask", "attention"):
         try:
-            figure = picture(kind, seed / "config.yaml", checkpoint=seed)
+            figure = draw(kind, view)
         except NoPictureError:
             continue
         stream = io.BytesIO()

@@ -153,7 +153,7 @@ def main(arguments: Namespace, overrides: Sequence[str]) -> None:
         standard_output().print(TABLES[arguments.kind](view))
     if out is not None:
         with Display(error_output()) as display, display.working("drawing"):
-            figure = _draw(arguments.kind, view, arguments.graph)
+            figure = draw(arguments.kind, view, arguments.graph)
         print(write_output(out, figure))
 
 
@@ -170,10 +170,11 @@ def picture(kind: str, config: str | Path, **place: Any) -> "Figure":
     Raises:
         RunError: If a setting is wrong; the message says what to change.
     """
-    return _draw(kind, load_view(config, whole_batch=kind in TABLES, **place), place.get("graph", 0))
+    return draw(kind, load_view(config, whole_batch=kind in TABLES, **place), place.get("graph", 0))
 
 
-def _draw(kind: str, view: View, graph: int) -> "Figure":
+def draw(kind: str, view: View, graph: int = 0) -> "Figure":
+    """Draw a view of the graph with this number; see :func:`picture`."""
     try:
         return PICTURES[kind](view)
     except ValueError as error:  # the graph is too large to be drawn

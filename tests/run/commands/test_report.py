@@ -5,6 +5,7 @@ import pytest
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
+from pyg_topomask.run.commands import report, show
 from pyg_topomask.run.output.results import environment, read_result
 
 PICTURES = {"GIN+GRF": 2, "GIN+KMIP": 1, "GIN+Primphormer": 0}  # of a layer
@@ -18,10 +19,13 @@ def layers(request, tiny):
 
 
 @pytest.mark.slow
-def test_report_is_one_file_without_network(tiny, layers, tmp_path, capsys):
+def test_report_is_one_file_without_network(tiny, layers, tmp_path, capsys, monkeypatch):
     run_config(tiny, tmp_path, overrides=["optim.max_epoch=2"], name="a<b")
     folder, out = tmp_path / "a<b" / "0", tmp_path / "new" / "report.html"
+    load, loaded = show.load_view, []
+    monkeypatch.setattr(report, "load_view", lambda *given, **more: loaded.append(given) or load(*given, **more))
     assert main(["report", str(folder), "--out", str(out)]) == 0
+    assert len(loaded) == 1  # the data, which may be large
     assert f"wrote {out}" in capsys.readouterr().out
     text = out.read_text()
     assert re.findall(r"(?:src|href)=\"(?!data:image/png;base64,)|url\(|@import|<script", text) == []
