@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -136,23 +136,24 @@ def is_plain() -> bool:
 
 
 @contextmanager
-def plain() -> Iterator[None]:
+def _meanwhile(name: str, value: Any) -> Iterator[None]:
+    """Let the state of this thread have another value."""
+    before = getattr(_state, name)
+    setattr(_state, name, value)
+    try:
+        yield
+    finally:
+        setattr(_state, name, before)
+
+
+def plain() -> AbstractContextManager[None]:
     """Make plans for programs meanwhile, without compiled functions."""
-    before, _state.is_plain = _state.is_plain, True
-    try:
-        yield
-    finally:
-        _state.is_plain = before
+    return _meanwhile("is_plain", True)
 
 
-@contextmanager
-def on_grid(size: Callable[[int], int] | None) -> Iterator[None]:
+def on_grid(size: Callable[[int], int] | None) -> AbstractContextManager[None]:
     """Make plans meanwhile whose lists of pairs and blocks have sizes ``size(count)``; their own if :obj:`None`."""
-    before, _state.grid = _state.grid, size
-    try:
-        yield
-    finally:
-        _state.grid = before
+    return _meanwhile("grid", size)
 
 
 def is_padded() -> bool:
@@ -204,30 +205,20 @@ def planned() -> bool:
     return _state.active is not None
 
 
-@contextmanager
-def made(plan: Plan, like: Plan | None = None) -> Iterator[None]:
+def made(plan: Plan, like: Plan | None = None) -> AbstractContextManager[None]:
     """Keep in a plan what the functions of `once_per_batch` find meanwhile, and choose as for an earlier plan."""
-    yield from _during(_Active(plan, True, like))
+    return _meanwhile("active", _Active(plan, True, like))
 
 
-@contextmanager
-def apart() -> Iterator[None]:
+def apart() -> AbstractContextManager[None]:
     """Keep nothing meanwhile in the plan that is being made, which keeps what comes of it as a whole."""
-    yield from _during(_Active(Plan(), True, is_apart=True))
+    return _meanwhile("active", _Active(Plan(), True, is_apart=True))
 
 
-@contextmanager
-def read(plan: Plan) -> Iterator[None]:
-    """Let the functions of `once_per_batch` answer from a plan meanwhile."""
-    yield from _during(_Active(plan, False))
-
-
-def _during(active: _Active | None) -> Iterator[None]:
-    before, _state.active = _state.active, active
-    try:
-        yield
-    finally:
-        _state.active = before
+def read(plan: Plan | None) -> AbstractContextManager[None]:
+    """Let the functions of `once_per_batch` answer from a plan meanwhile, if there is one."""
+    # Compiled code may stop inside of a null context, and go on after what it cannot trace.
+    return nullcontext() if plan is None else _meanwhile("active", _Active(plan, False))
 
 
 def once(name: str, find: Callable[[], Any], forgets: Callable[[Any], bool] = lambda result: False) -> Any:
@@ -240,22 +231,22 @@ def once(name: str, find: Callable[[], Any], forgets: Callable[[Any], bool] = la
     active = _state.active
     if active is None:
         return find()
-    results = active.plan.kept.setdefault(name, []) if active.makes else active.plan.kept.get(name, [])
-    if active.makes:
-        earlier = active.like.kept.get(name, []) if active.like is not None and "." not in name else []
-        if len(results) < len(earlier):
-            results.append(earlier[len(results)])
-            return results[-1]
-        with apart():
-            results.append(find())
-            noted = _state.active.properties  # type: ignore[union-attr]
-        if forgets(results[-1]):
-            for instance, key in noted:
-                vars(instance).pop(key, None)
+    if not active.makes:
+        results, number = active.plan.kept.get(name, []), active.taken.get(name, 0)
+        active.taken[name] = number + 1
+        return results[number] if number < len(results) else find()
+    results = active.plan.kept.setdefault(name, [])
+    earlier = active.like.kept.get(name, []) if active.like is not None and "." not in name else []
+    if len(results) < len(earlier):
+        results.append(earlier[len(results)])
         return results[-1]
-    number = active.taken.get(name, 0)
-    active.taken[name] = number + 1
-    return results[number] if number < len(results) else find()
+    with apart():
+        results.append(find())
+        noted = _state.active.properties  # type: ignore[union-attr]
+    if forgets(results[-1]):
+        for instance, key in noted:
+            vars(instance).pop(key, None)
+    return results[-1]
 
 
 class _Writer:

@@ -1,7 +1,6 @@
 """The GraphGPS layer: message passing and attention in parallel."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from inspect import signature
 from itertools import zip_longest
 from typing import Any
@@ -207,7 +206,7 @@ class GPSLayer(Explained, Resettable):
             batch = graph.get("batch")
         if graph is None and plan is None and self.attentions and not self.requires:
             graph = graph_of(edge_index, x.size(0), batch, None, conv_kwargs)
-        with nullcontext() if plan is None else plans.read(plan):
+        with plans.read(plan):
             local, edges = self._local(x, edge_index, batch, conv_kwargs)
             distant, next_carries = self._global(x, batch, graph, carry, plan)
             branches = local + distant

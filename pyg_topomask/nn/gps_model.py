@@ -1,7 +1,6 @@
 """A stack of GraphGPS layers with an encoder and a head."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -163,7 +162,7 @@ class GPSModel(Shareable, GPSNetwork):
             conv_kwargs = {"edge_weight": None} | taken  # that of the made graph may be of added edges
         if batch is None and graph is not None:
             batch = graph.get("batch")
-        with nullcontext() if plan is None else plans.read(plan):
+        with plans.read(plan):
             check_dtype(self.node_encoder, x)
             conv_kwargs["edge_attr"] = self._encode_edges(edge_attr)
             x = self._run_layers(self.node_encoder(x), edge_index, batch, graph, plan, conv_kwargs)

@@ -1,6 +1,5 @@
 """A complete network that reads a graph: encoders, GraphGPS layers and a head."""
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -149,7 +148,7 @@ class GPSNetwork(Explained, Resettable):
             graph: The graph, which encoders, convolutions and the head read.
             plan: What `plan` has found of it, which the attentions read instead.
         """
-        with nullcontext() if plan is None else plans.read(plan):
+        with plans.read(plan):
             x = self.embed(graph, plan)
             if self.pool_token:  # one token per graph
                 ptr = torch.arange(x.size(0) + 1, device=x.device)
