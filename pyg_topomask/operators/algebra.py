@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from pyg_topomask import plan as plans
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, common_nodes, product_by_head
 from pyg_topomask.operators.scaled import DiagonalScaledOperator
-from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Part, Support, evaluate, row_errors
+from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Part, Support, evaluate, row_errors, row_sums
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, multiply_blocks
 from pyg_topomask.ops.memo import cached, once_per_batch
 from pyg_topomask.ops.sparse import Pattern
@@ -65,6 +65,11 @@ class CombinedOperator(MaskOperator):
 
     def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
         """Blocks from what makes those of the combined masks."""
+        groups = zip(*(make(layout) for make in makers))
+        return [self._join_group([self._with_heads(block) for block in blocks]) for blocks in groups]
+
+    def _join_group(self, blocks: list[Tensor]) -> Tensor:
+        """Blocks of a group of graphs from those of the combined masks, ``[g, n, n]``, or ``[g, H or 1, n, n]``."""
         raise NotImplementedError
 
     def _with_heads(self, block: Tensor) -> Tensor:
@@ -115,9 +120,8 @@ class SumOperator(CombinedOperator):
             lambda: torch.stack([support.by_row() for support in supports]).sum(0),
         )
 
-    def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
-        groups = zip(*(make(layout) for make in makers))
-        return [sum(self._with_heads(block) for block in blocks) for blocks in groups]  # type: ignore[misc]
+    def _join_group(self, blocks: list[Tensor]) -> Tensor:
+        return reduce(torch.add, blocks)
 
     def _join_errors(self, errors: list[Tensor]) -> Tensor:
         return torch.stack(torch.broadcast_tensors(*errors)).sum(0)
@@ -172,14 +176,9 @@ class HeadStackOperator(CombinedOperator):
         size = self.num_nodes, self.num_nodes
         return torch.cat([op.to_dense().expand(count, *size) for op, count in zip(self.operators, self.counts)])
 
-    def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
-        groups = zip(*(make(layout) for make in makers))
-        return [self._join_heads(blocks) for blocks in groups]
-
-    def _join_heads(self, blocks: Sequence[Tensor]) -> Tensor:
+    def _join_group(self, blocks: list[Tensor]) -> Tensor:
         graphs = max(block.size(0) for block in blocks)
-        wide = [block[:, None] if block.dim() == 3 else block for block in blocks]
-        return torch.cat([block.expand(graphs, count, -1, -1) for count, block in zip(self.counts, wide)], dim=1)
+        return torch.cat([block.expand(graphs, count, -1, -1) for count, block in zip(self.counts, blocks)], dim=1)
 
     def _matmul(self, x: Tensor) -> Tensor:
         parts = zip(self.operators, x.split(self.counts, dim=1))
@@ -303,7 +302,7 @@ class KroneckerOperator(CombinedOperator):
         return None
 
     def _join_errors(self, errors: list[Tensor]) -> Tensor:
-        largest = [_row_sums(operator.bound) for operator in self.operators]  # bounds the entries, all ≥ 0
+        largest = [row_sums(operator.bound).detach() for operator in self.operators]  # bounds the entries, all ≥ 0
         (a, left), (b, right) = (
             [x[:, None] if factor == 0 else x[None] for x in (error, entry)]  # [N_1, 1, H] or [1, N_2, H]
             for factor, (error, entry) in enumerate(zip(errors, largest))
@@ -352,10 +351,3 @@ def _join_pairs(parts: list[tuple[Pattern, Entries]], heads: int | None) -> tupl
 def _union(*given: Any) -> tuple[Pattern, Tensor]:
     *nodes, num_rows, num_cols = given
     return Pattern.merge(torch.cat(nodes[::2]), torch.cat(nodes[1::2]), num_rows, num_cols)
-
-
-def _row_sums(operator: MaskOperator) -> Tensor:
-    """Row sums, shape ``[N, H or 1]``, without a gradient."""
-    with torch.no_grad():
-        ones = torch.ones(operator.num_nodes, operator.heads or 1, dtype=operator.dtype, device=operator.device)
-        return operator.product(ones)

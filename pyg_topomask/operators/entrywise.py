@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.algebra import BlockMaker, CombinedOperator
+from pyg_topomask.operators.algebra import CombinedOperator
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_nodes
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.operators.scaled import ConstantOperator, DiagonalScaledOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
 from pyg_topomask.ops.attention.mask import Rows, Support, evaluate, row_sums
-from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.memo import cached, once_per_batch
 from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
@@ -69,9 +68,8 @@ class EntrywiseOperator(CombinedOperator):
             pairs, lambda: min(first.count(), second.count()), lambda: torch.minimum(first.by_row(), second.by_row())
         )
 
-    def _join_blocks(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
-        by_group = zip(*(make(layout) for make in makers))
-        return [a * b for a, b in (map(self._with_heads, blocks) for blocks in by_group)]
+    def _join_group(self, blocks: list[Tensor]) -> Tensor:
+        return blocks[0] * blocks[1]
 
     def _join_errors(self, errors: list[Tensor]) -> Tensor:
         (a, b), (left, right) = errors, (row_sums(operator.bound).detach() for operator in self.operators)
