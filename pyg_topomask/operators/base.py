@@ -91,7 +91,7 @@ class MaskOperator(AttentionMask, ABC):
 
     @property
     def eps(self) -> float:
-        return max(torch.finfo(self.dtype).eps, *map(coarsest_eps, self.numbers), 0.0)
+        return max(torch.finfo(self.dtype).eps, coarsest_eps(*self.numbers))
 
     def _blocks_by_product(
         self,

@@ -9,7 +9,7 @@ from pyg_topomask.operators.algebra import CombinedOperator
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_nodes
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.operators.scaled import ConstantOperator, DiagonalScaledOperator
-from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
+from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, entry_products
 from pyg_topomask.ops.attention.mask import Rows, Support, evaluate, row_sums
 from pyg_topomask.ops.memo import cached, once_per_batch
 from pyg_topomask.ops.segment import ragged_ranges
@@ -62,7 +62,7 @@ class EntrywiseOperator(CombinedOperator):
         def pairs(rows: "Rows | None") -> tuple[Pattern, Tensor]:
             (left, a), (right, b) = first.pairs(rows), second.pairs(rows)
             pattern, *taken = _common_pairs(*left.nodes, *right.nodes, left.num_rows, left.num_cols)
-            return pattern, _times(*(evaluate(x).index_select(0, entry) for x, entry in zip((a, b), taken)))
+            return pattern, entry_products(*(evaluate(x).index_select(0, entry) for x, entry in zip((a, b), taken)))
 
         return Support(
             pairs, lambda: min(first.count(), second.count()), lambda: torch.minimum(first.by_row(), second.by_row())
@@ -109,18 +109,13 @@ def _factors(operator: MaskOperator) -> SparseFactorOperator | None:
     return operator if isinstance(operator, SparseFactorOperator) else None
 
 
-def _times(a: Tensor, b: Tensor) -> Tensor:
-    """Product of entries ``[P]`` or ``[P, H]``."""
-    return a * b if a.dim() == b.dim() else (a if a.dim() == 2 else a[:, None]) * (b if b.dim() == 2 else b[:, None])
-
-
 def _khatri_rao(left: SparseFactorOperator, right: SparseFactorOperator) -> SparseFactorOperator:
     """The entry-wise product of two sparse-factored masks, in sparse factors."""
     sides = [*zip(left.factor_pair, right.factor_pair)]
     patterns = [x for side in sides for factor in side for x in (factor.pattern.rowptr, factor.pattern.col)]
     products = _row_products(*patterns, left.num_nodes)
     first, second = (
-        Factor(pattern, _times(a.value.index_select(0, of_a), b.value.index_select(0, of_b)))
+        Factor(pattern, entry_products(a.value.index_select(0, of_a), b.value.index_select(0, of_b)))
         for (a, b), (pattern, of_a, of_b) in zip(sides, products)
     )
     return SparseFactorOperator(first, second, left.num_nodes)

@@ -28,7 +28,7 @@ class WrappedOperator(MaskOperator):
 
     @property
     def eps(self) -> float:
-        return max(self.operator.eps, *map(coarsest_eps, self.numbers), 0.0)
+        return max(self.operator.eps, coarsest_eps(*self.numbers))
 
     @property
     def error(self) -> float | Tensor:

@@ -149,10 +149,7 @@ class SparseFactorOperator(MaskOperator):
             return self._constant_pairs
         left, right = self.factor_pair
         pattern, left_entry, right_entry, pair = self._meeting.joined
-        a, b = left.value.index_select(0, left_entry), right.value.index_select(0, right_entry)
-        if a.dim() != b.dim():
-            a, b = (value if value.dim() == 2 else value[:, None] for value in (a, b))
-        terms = a * b
+        terms = entry_products(left.value.index_select(0, left_entry), right.value.index_select(0, right_entry))
         return pattern, terms.new_zeros(pattern.nnz, *terms.shape[1:]).index_add(0, pair, terms)
 
     @property
@@ -180,6 +177,13 @@ def count_pairs(num_terms: int, num_entries: int, pattern: Callable[[], Pattern]
     """Number of entries in the support of a product of sparse factors; an upper bound if listing it is expensive."""
     cheap = num_terms <= min(limits.per_stored * max(num_entries, 1), limits.entries)
     return pattern().nnz if cheap else num_terms
+
+
+def entry_products(a: Tensor, b: Tensor) -> Tensor:
+    """Products of entries ``[P]`` or ``[P, H]``; those that heads share multiply the entry of every head."""
+    if a.dim() != b.dim():
+        a, b = (value if value.dim() == 2 else value[:, None] for value in (a, b))
+    return a * b
 
 
 def _identity(operator: MaskOperator) -> Factor:

@@ -37,8 +37,8 @@ def absolute(x: Tensor) -> Tensor:
 
 
 def coarsest_eps(*tensors: Tensor) -> float:
-    """Largest machine epsilon of the tensors' dtypes."""
-    return max(torch.finfo(x.dtype).eps for x in tensors)
+    """Largest machine epsilon of the tensors' dtypes; 0 if there is none."""
+    return max((torch.finfo(x.dtype).eps for x in tensors), default=0.0)
 
 
 def product_eps(dtype: torch.dtype) -> float:
