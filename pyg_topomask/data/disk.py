@@ -57,12 +57,12 @@ class DiskGraph(FeatureStore, GraphStore):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
-        self.__dict__["folder"] = Path(folder).expanduser().resolve()
+        self.folder = Path(folder).expanduser().resolve()
         header = _read_header(self.folder / HEADER)
-        self.__dict__["checksums"] = {name: array["crc32"] for name, array in header.items() if "crc32" in array}
-        self.__dict__["of_edges"] = [name for name, array in header.items() if array["level"] == "edge"]
-        self.__dict__["of_nodes"] = [name for name, array in header.items() if array["level"] == "node"]
-        self.__dict__["arrays"] = {name: _mapped(self.folder / f"{name}.bin", array) for name, array in header.items()}
+        self.checksums = {name: array["crc32"] for name, array in header.items() if "crc32" in array}
+        self.of_edges = [name for name, array in header.items() if array["level"] == "edge"]
+        self.of_nodes = [name for name, array in header.items() if array["level"] == "node"]
+        self.arrays = {name: _mapped(self.folder / f"{name}.bin", array) for name, array in header.items()}
         bounds = self.arrays["indptr"][[0, -1]].tolist()
         if bounds != [0, self.num_edges]:
             raise ValueError(

@@ -76,8 +76,8 @@ def prepare_shards(
             data = Data(edge_index=edges, edge_weight=csr.weight.double(), num_nodes=csr.num_nodes)
             graph = save_graph(temporary / "edges", data)
         total, root = torch.zeros(1, dtype=torch.int64), torch.empty(graph.num_nodes, dtype=torch.float64)
-        for first, num_nodes, csr in _blocks(graph):
-            total += hash_edges(csr.row + first, csr.col, num_nodes).sum(0)
+        for first, csr in _blocks(graph):
+            total += hash_edges(csr.row + first, csr.col, graph.num_nodes).sum(0)
             root[first : first + csr.num_nodes] = root_strengths(csr)
         seed = finish_graphs(total, torch.tensor([graph.num_nodes]), walks.seed or 0, 0)
         factors = _factors(graph, root, walks)
@@ -86,25 +86,22 @@ def prepare_shards(
         shutil.rmtree(temporary / "edges", ignore_errors=True)
 
 
-def _blocks(graph: DiskGraph) -> Iterator[tuple[int, int, CSR]]:
-    """The first node, the number of all nodes, and the edges of consecutive rows, counted from the first."""
+def _blocks(graph: DiskGraph) -> Iterator[tuple[int, CSR]]:
+    """The first node and the edges of consecutive rows, counted from the first."""
     source = GraphSource(graph)
     for nodes in node_blocks(graph.num_nodes, _ROWS_TOGETHER):
         row, place = source.edges_from(nodes)
-        weight = graph.arrays["edge_weight"][place].double() if "edge_weight" in graph.of_edges else None
-        csr = CSR(
-            Pattern(row, source.index[place], nodes.numel(), graph.num_nodes),
-            torch.ones(place.numel(), dtype=torch.float64) if weight is None else weight,
-        )
+        weight = graph.arrays["edge_weight"][place] if "edge_weight" in graph.of_edges else torch.ones(len(place))
+        csr = CSR(Pattern(row, source.index[place], len(nodes), graph.num_nodes), weight.double())
         if bool(((csr.col.diff() <= 0) & (row.diff() == 0)).any()) or bool((csr.weight == 0).any()):
             raise ValueError(f"{graph.folder} has equal edges, or edges of weight 0; save_edges() keeps each edge once")
-        yield int(nodes[0]), graph.num_nodes, csr
+        yield int(nodes[0]), csr
 
 
 def _factors(graph: DiskGraph, root: Tensor, walks: AddRandomWalks) -> Iterator[Tensor]:
     """Factors of the load on the edges of consecutive rows, as `walk_graph` has them for all edges."""
     dtype = torch.get_default_dtype()
-    for first, _, csr in _blocks(graph):
+    for first, csr in _blocks(graph):
         weight = (csr.weight / root[first + csr.row] / root[csr.col]).to(dtype)
         gain = (csr.degree[csr.row].double() / (1 - walks.settings.halt_prob)).to(dtype)
         yield weight * gain if walks.importance else torch.ones_like(weight)
