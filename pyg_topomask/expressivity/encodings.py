@@ -17,7 +17,7 @@ from pyg_topomask.ops.csr import check_edges, edge_tensors
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder
-from pyg_topomask.transforms.relabel import permute
+from pyg_topomask.transforms.relabel import permute, tables_of
 
 Transform = Callable[[Data], Data]
 
@@ -174,7 +174,7 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
     vectors = result.get(_EIGENVECTORS)
     if isinstance(vectors, Tensor) and not _same(vectors, data.get(_EIGENVECTORS)):
         result[_EIGENVECTORS] = laplacian_invariants(result, 1 if vectors.dim() == 1 else vectors.size(1))
-    tables = _tables(result, "length")
+    tables = tables_of(result, "length")
     names = ["x", "edge_attr"]
     for key, value in result.to_dict().items():
         skip = key in names or key in _STRUCTURE or key.startswith(tables)
@@ -208,15 +208,9 @@ def _same(value: Tensor, other: object) -> bool:
     return isinstance(other, Tensor) and torch.equal(value, other)
 
 
-def _tables(data: Data, column: str) -> tuple[str, ...]:
-    """Prefixes of the attributes of tables with that column: ``"length"``, walks and trees; ``"load"``, walks."""
-    names = (key.removesuffix("_size") for key in data.to_dict() if key.endswith("_size"))
-    return tuple(f"{name}_" for name in names if f"{name}_index" in data and f"{name}_{column}" in data)
-
-
 def _relabelled(data: Data, generator: torch.Generator) -> Data:
     """A copy with its nodes and edges in another order, and without walk tables."""
-    data, device, walks = data.clone(), data.edge_index.device, _tables(data, "load")
+    data, device, walks = data.clone(), data.edge_index.device, tables_of(data, "load")
     for key in [key for key in data.to_dict() if key.startswith(walks)]:
         del data[key]
     orders = (torch.randperm(size, generator=generator) for size in (int(data.num_nodes or 0), data.num_edges))

@@ -46,7 +46,7 @@ class GraphTransform(BaseTransform):
 
     def apply(self, graphs: Sequence[Data]) -> list[Data]:
         """Copies of the graphs, which share their tensors, with the additions; computed together."""
-        return [attach(copy.copy(graph), added) for graph, added in zip(graphs, self.additions(graphs))]
+        return attached(graphs, self.additions(graphs))
 
     @overload
     def __call__(self, data: Graphs) -> Graphs: ...
@@ -88,6 +88,11 @@ def apply_all(transforms: Iterable[BaseTransform], graphs: Sequence[Data]) -> li
         else:
             graphs = [transform(graph) for graph in graphs]
     return graphs
+
+
+def attached(graphs: Sequence[Data], additions: Iterable[dict[str, Any]]) -> list[Data]:
+    """Copies of graphs, which share their tensors, with the additions to each."""
+    return [attach(copy.copy(graph), added) for graph, added in zip(graphs, additions)]
 
 
 def attach(data: Data, added: dict[str, Any]) -> Data:

@@ -60,7 +60,7 @@ class AddHops(JoinedTransform):
         index, hops = hop_pairs(joined.edge_index, num_nodes, self.max_hops, length, self.width)
         tables = split_table(joined, index, hops.short())
         sizes = joined.ptr.diff().tolist()
-        for size, (pairs, _) in zip(sizes, zip(*tables)):
+        for size, pairs in zip(sizes, tables[0]):
             if size > 1000 and pairs.size(1) > size**2 / 4:
                 warn_once(
                     "AddHops",

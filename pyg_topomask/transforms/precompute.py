@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyg_topomask
 from pyg_topomask.cache import cache_dir, locked
 from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, save_tensors
-from pyg_topomask.transforms.base import GraphTransform, attach
+from pyg_topomask.transforms.base import GraphTransform, attached
 from pyg_topomask.transforms.encoding import Encoding
 from pyg_topomask.transforms.graph_input import num_nodes_of
 from pyg_topomask.transforms.joined import together
@@ -68,7 +68,7 @@ def precompute(
     if not steps or len(graphs) == 0:
         return [copy.copy(graph) for graph in graphs]
     if not cache:
-        return _attached(graphs, _compute(graphs, steps, tick))
+        return attached(graphs, _compute(graphs, steps, tick))
     folder = (cache_dir() if cache is True else Path(cache).expanduser()) / "encodings"
     path = folder / f"{cache_key(graphs, steps)}.pt"
     if (found := _load(path)) is None:
@@ -77,7 +77,7 @@ def precompute(
             if (found := _load(path)) is None:  # another process may have written it in the meantime
                 found = _pack(_compute(graphs, steps, tick))
                 save_tensors(found, path, durable=True)  # damage to a mapped file would not be noticed
-    return _attached(graphs, _unpack(found, len(graphs)))
+    return attached(graphs, _unpack(found, len(graphs)))
 
 
 def cache_key(graphs: Sequence[Data], transforms: Sequence[GraphTransform]) -> str:
@@ -155,7 +155,3 @@ def _unpack(packed: Packed, count: int) -> Iterator[dict[str, Any]]:
         columns[key] = values if sizes is None else values.split(sizes, dim)  # type: ignore[union-attr]
     for position in range(count):
         yield {key: column[position] for key, column in columns.items()}
-
-
-def _attached(graphs: Sequence[Data], found: Iterable[dict[str, Any]]) -> list[Data]:
-    return [attach(copy.copy(graph), added) for graph, added in zip(graphs, found)]

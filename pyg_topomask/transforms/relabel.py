@@ -64,6 +64,12 @@ def far_apart(data: Data) -> str:
     )
 
 
+def tables_of(data: Data, column: str = "index") -> tuple[str, ...]:
+    """Prefixes of the attributes of tables with that column: ``"length"``, walks and trees; ``"load"``, walks."""
+    names = (key.removesuffix("_size") for key in data.to_dict() if key.endswith("_size"))
+    return tuple(f"{name}_" for name in names if f"{name}_index" in data and f"{name}_{column}" in data)
+
+
 def permute(data: Data, perm: Tensor, edge_order: Tensor | None = None) -> Data:
     """Copy of a graph whose node ``i`` is the old node ``perm[i]``, so that its features are ``x[perm]``.
 
@@ -77,8 +83,7 @@ def permute(data: Data, perm: Tensor, edge_order: Tensor | None = None) -> Data:
         edge_order: Old number of each edge, shape ``[E]``; edges stay in their order if :obj:`None`.
     """
     moved, label = data.clone(), perm.argsort()  # the latter is the new number of each old node
-    names = [key.removesuffix("_size") for key in data.to_dict() if key.endswith("_size")]
-    tables = tuple(f"{name}_" for name in names if f"{name}_index" in data)
+    tables = tables_of(data)
     for key, value in data.to_dict().items():
         if not isinstance(value, Tensor) or value.dim() == 0 or key == "ptr":
             continue
