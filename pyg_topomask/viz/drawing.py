@@ -31,10 +31,12 @@ def pyplot() -> Any:
     return plt
 
 
-def panels(count: int, width: float, height: float) -> tuple[Any, list["Axes"]]:
-    """A new figure of ``count`` panels of this size in inches."""
+def panels(count: int, width: float, height: float, title: str | None = None) -> tuple[Any, list["Axes"]]:
+    """A new figure of ``count`` panels of this size in inches, perhaps with a title above them."""
     size = (width * count, height)
     figure, axes = pyplot().subplots(1, count, figsize=size, layout="constrained", squeeze=False)
+    if title:
+        figure.suptitle(title)
     return figure, list(axes[0])
 
 

@@ -86,7 +86,7 @@ def plot_reach(shares: Mapping[str, Tensor], title: str | None = None) -> "Figur
     Raises:
         ImportError: If matplotlib is missing.
     """
-    figure, axes = panels(len(shares), 4.2, 3.6)
+    figure, axes = panels(len(shares), 4.2, 3.6, title)
     most = max((float(by_hop.max()) for by_hop in shares.values()), default=1.0)
     for panel, (name, by_hop) in zip(axes, shares.items(), strict=True):
         by_head = by_hop.view(-1, by_hop.size(-1))
@@ -102,8 +102,6 @@ def plot_reach(shares: Mapping[str, Tensor], title: str | None = None) -> "Figur
         _tidy(panel)
         panel.legend(frameon=False, fontsize=8)
     axes[0].set_ylabel("share of a row's mass")
-    if title:
-        figure.suptitle(title)
     return figure
 
 
@@ -133,7 +131,7 @@ def plot_walks(rows: Sequence[Mapping[str, Any]], chosen: int, title: str | None
     Raises:
         ImportError: If matplotlib is missing.
     """
-    figure, (errors, sizes) = panels(2, 5.6, 4.2)
+    figure, (errors, sizes) = panels(2, 5.6, 4.2, title)
     panel_of = {"error": errors, "size": sizes}
     for number, (name, (kind, label)) in enumerate(_LINES.items()):
         points = [(row["walks"], row[name]) for row in rows if row[name] is not None]
@@ -149,8 +147,6 @@ def plot_walks(rows: Sequence[Mapping[str, Any]], chosen: int, title: str | None
         panel.legend(frameon=False, fontsize=8)
     errors.set_ylabel("absolute error of an entry of the mask")
     sizes.set_ylabel("entries in a row of the features")
-    if title:
-        figure.suptitle(title)
     return figure
 
 
