@@ -51,10 +51,10 @@ def count_nodes(graph: Any) -> int:
     return graph.num_nodes if isinstance(graph, PlannedGraph) else int(graph.num_nodes)
 
 
-def batch_of(graph: Data) -> Tensor:
-    """Graph of each node, ``[N]``."""
-    batch = graph.get("batch")
-    device = next((value.device for value in graph.to_dict().values() if isinstance(value, Tensor)), None)
+def batch_of(graph: Data, *others: Tensor) -> Tensor:
+    """Graph of each node, ``[N]``, on the device of the graph; of ``others``, if it has no tensor."""
+    batch, values = graph.get("batch"), (*graph.to_dict().values(), *others)
+    device = next((value.device for value in values if isinstance(value, Tensor)), None)
     return torch.zeros(count_nodes(graph), dtype=torch.int64, device=device) if batch is None else batch
 
 
@@ -272,13 +272,11 @@ def check_table_size(reader: Module, graph: Data, size: int | Tensor, what: str 
     """
     if plans.reading():
         return
-    ptr = graph.get("ptr")
-    batched = isinstance(size, Tensor) and size.dim() == 1 and ptr is not None
-    total = size.sum() if isinstance(size, Tensor) else torch.tensor(size, device="cpu")
+    size, ptr = size if isinstance(size, Tensor) else torch.tensor(size, device="cpu"), graph.get("ptr")
+    total = size.sum()
     same = total == graph.num_nodes  # Batch.subgraph leaves ptr as it was
-    if batched:
-        same = same & (size == ptr.diff())
-    same = same.all()
+    if size.dim() == 1 and ptr is not None:
+        same = (same & (size == ptr.diff())).all()
     if readable(same) and bool(same):
         return
     remedy = transform_text(reader) if readable(same) else "the transform"

@@ -27,10 +27,10 @@ def of_graph(graph: Data | None, batch: Tensor, requires: Iterable[str], moving:
     check_batch(batch, batch.numel())
     names = [name for name in dict.fromkeys([*requires, *_OF_GRAPHS]) if graph is not None]
     given = {name: graph[name] for name in names if graph.get(name) is not None}  # type: ignore[union-attr, index]
-    for name, value in given.items():
-        if name not in moving and isinstance(value, Tensor) and value.requires_grad:
+    for name in [name for name, value in given.items() if isinstance(value, Tensor) and value.requires_grad]:
+        if name not in moving:
             raise ValueError(f"{name!r} requires a gradient, and a plan is constant: call the module without a plan")
-    given = {name: value for name, value in given.items() if not (isinstance(value, Tensor) and value.requires_grad)}
+        del given[name]
     ptr = given.get("ptr")
     fits = ptr is not None and int(ptr[-1]) == batch.numel()
     return {**given, "batch": batch, "ptr": ptr if fits else segments(batch).offsets.long()}

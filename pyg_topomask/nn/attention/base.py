@@ -14,7 +14,7 @@ from pyg_topomask.checks import NonFiniteError, check_dtype, check_heads, check_
 from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
 from pyg_topomask.nn.card import Described
 from pyg_topomask.nn.edge_probe import EdgeProbe, ending_explanations
-from pyg_topomask.nn.graph_attributes import PlannedGraph, check_homogeneous, with_attributes
+from pyg_topomask.nn.graph_attributes import PlannedGraph, batch_of, check_homogeneous, with_attributes
 from pyg_topomask.nn.planning import as_learned, of_graph
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pairs_of_rows
 from pyg_topomask.ops.segment import check_batch
@@ -212,14 +212,10 @@ class Attention(Described):
             TypeError, ValueError: As in `forward`; also if an attribute of the graph requires a gradient.
         """
         check_homogeneous(graph)
-        batch = graph.get("batch") if batch is None and graph is not None else batch
+        if graph is None and batch is None and num_nodes is None:
+            raise ValueError("a plan needs 'graph', 'batch' or 'num_nodes' (all are None)")
         if batch is None:
-            count = num_nodes if graph is None else int(graph.num_nodes)
-            if count is None:
-                raise ValueError("a plan needs 'graph', 'batch' or 'num_nodes' (all are None)")
-            tensors = [*(graph or Data()).to_dict().values(), *self.parameters()]
-            device = next((x.device for x in tensors if isinstance(x, Tensor)), None)
-            batch = torch.zeros(count, dtype=torch.int64, device=device)
+            batch = batch_of(Data(num_nodes=num_nodes) if graph is None else graph, *self.parameters())
         if graph is not None:
             graph = with_attributes(graph, batch=batch, num_nodes=batch.numel())
         plan = Plan(of_graph(graph, batch, self.requires, self.moving))
