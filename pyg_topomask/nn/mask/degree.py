@@ -5,6 +5,7 @@ from math import pi
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import degree
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
@@ -55,9 +56,9 @@ class DegreeMask(Mask):
     def forward(self, graph: Data) -> LowRankOperator:
         """The mask of a graph or batch. Raises ValueError if it has no edges to count."""
         (logit,) = at_least_float32(self.logit)
-        degree = _indicator(read_edges(self, graph), count_nodes(graph), self.max_degree)
-        z = logit.sigmoid().view(-1, self.max_degree + 1) @ degree.to(logit.dtype)  # its gradient adds in a fixed order
-        angle = pi / 4 * z.view(*logit.shape[:-1], degree.size(1))
+        indicator = _indicator(read_edges(self, graph), count_nodes(graph), self.max_degree).to(logit.dtype)
+        z = logit.sigmoid().view(-1, self.max_degree + 1) @ indicator  # its gradient adds in a fixed order
+        angle = pi / 4 * z.view(*logit.shape[:-1], indicator.size(1))
         sine, cosine = angle.sin(), angle.cos()
         left, right = torch.stack([sine, cosine], dim=-1), torch.stack([cosine, sine], dim=-1)
         return LowRankOperator(left, right, batch_of(graph))
@@ -66,6 +67,5 @@ class DegreeMask(Mask):
 @once_per_batch
 def _indicator(edge_index: Tensor, num_nodes: int, largest: int) -> Tensor:
     """Whether a node has this number of edges from it, or ``largest`` and more, float32, ``[largest + 1, N]``."""
-    ones = torch.ones_like(edge_index[0], dtype=torch.int64)
-    count = ones.new_zeros(num_nodes).index_add_(0, edge_index[0].long(), ones).clamp(max=largest)
+    count = degree(edge_index[0].long(), num_nodes, torch.int64).clamp(max=largest)
     return (count == torch.arange(largest + 1, device=count.device)[:, None]).float()
