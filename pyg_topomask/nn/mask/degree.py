@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import degree
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.nn.graph_attributes import batch_of, count_nodes, read_edges
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators.low_rank import LowRankOperator
@@ -47,6 +47,7 @@ class DegreeMask(Mask):
         reach="far",
         examples=({}, {"max_degree": 1}),
     )
+    config_keys = keys_of("heads")
 
     def __init__(self, heads: int = 1, max_degree: int = 32) -> None:
         super().__init__(heads)

@@ -84,6 +84,12 @@ def test_every_mask_has_a_card_and_examples_that_no_caller_changes(name):
     assert "other" not in MASK[name].examples()[0]
 
 
+@pytest.mark.parametrize("name", MASK)
+def test_configs_give_every_mask_the_heads_of_the_attention(name):
+    takes_heads = "heads" in signature(MASK[name]).parameters
+    assert MASK[name].config_keys.get("heads") == ("gt.n_heads" if takes_heads else None)
+
+
 def paths(op, kernel):
     return [
         "auto",
