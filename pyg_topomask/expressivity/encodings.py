@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from pyg_topomask.ops.csr import check_edges, edge_tensors
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder
+from pyg_topomask.transforms.base import parts_of
 from pyg_topomask.transforms.relabel import permute, tables_of
 
 Transform = Callable[[Data], Data]
@@ -96,7 +97,7 @@ def encode(dataset: Sequence[Data], transform: Transform | None, mask: Mask | No
         check_edges(data.edge_index, int(data.num_nodes or 0), None)
     transform = None if transform is None else _invariant(transform)
     with torch.random.fork_rng(devices=[]):
-        steps = [] if transform is None else [*_parts(transform)]
+        steps = [*parts_of(transform)]
         read = [_apply(data, transform) for data in dataset]
         roles = _roles(read)
         graphs = [_to_arrays(data, roles, mask, steps) for data, _ in read]
@@ -144,14 +145,6 @@ _STRUCTURE = ("edge_index", "batch", "ptr")
 
 _KNOWN = (AddRandomWalkPE, AddRandomWalks, AddTreeOrder, AddGridShape, _LaplacianInvariants)
 """Transforms that are equivariant, or add only attributes that the test does not read."""
-
-
-def _parts(transform: Transform) -> Iterator[Transform]:
-    if isinstance(transform, Compose):
-        for part in transform.transforms:
-            yield from _parts(part)
-    else:
-        yield transform
 
 
 def _invariant(transform: Transform) -> Transform:

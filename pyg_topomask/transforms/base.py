@@ -1,7 +1,7 @@
 """Base of this package's transforms: a text that shows their settings, and calls on many graphs at once."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import wraps
 from typing import Any, ClassVar, TypeVar, overload
 
@@ -80,14 +80,19 @@ def _dataset_of(dataset: InMemoryDataset, graphs: list[Data]) -> InMemoryDataset
 def apply_all(transforms: Iterable[BaseTransform], graphs: Sequence[Data]) -> list[Data]:
     """Graphs after several transforms in sequence; the transforms of this package process all graphs at once."""
     graphs = list(graphs)
-    for transform in transforms:
-        if isinstance(transform, GraphTransform):
-            graphs = transform.apply(graphs)
-        elif isinstance(transform, Compose):
-            graphs = apply_all(transform.transforms, graphs)
-        else:
-            graphs = [transform(graph) for graph in graphs]
+    for transform in parts_of(*transforms):
+        is_ours = isinstance(transform, GraphTransform)
+        graphs = transform.apply(graphs) if is_ours else [transform(graph) for graph in graphs]
     return graphs
+
+
+def parts_of(*transforms: Any) -> Iterator[Any]:
+    """The transforms in sequence, with the parts of compositions in their place; None stands for no transform."""
+    for transform in transforms:
+        if isinstance(transform, Compose):
+            yield from parts_of(*transform.transforms)
+        elif transform is not None:
+            yield transform
 
 
 def attached(graphs: Sequence[Data], additions: Iterable[dict[str, Any]]) -> list[Data]:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform, Compose
+from torch_geometric.transforms import BaseTransform
 
 import pyg_topomask
 from pyg_topomask.cache import cache_dir, locked
 from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, save_tensors
-from pyg_topomask.transforms.base import GraphTransform, attached
+from pyg_topomask.transforms.base import GraphTransform, attached, parts_of
 from pyg_topomask.transforms.encoding import Encoding
 from pyg_topomask.transforms.graph_input import num_nodes_of
 from pyg_topomask.transforms.joined import together
@@ -59,8 +59,7 @@ def precompute(
         TypeError: If a transform is not of this package, or a graph is not homogeneous.
         ValueError: If a transform draws numbers without a seed, so that its draws must not be stored.
     """
-    single = [transforms] if isinstance(transforms, BaseTransform) else transforms
-    steps: list[Any] = transforms.transforms if isinstance(transforms, Compose) else list(single)
+    steps = [*parts_of(*([transforms] if isinstance(transforms, BaseTransform) else transforms))]
     for step in steps:
         if not isinstance(step, GraphTransform):
             message = f"precompute() takes transforms of pyg_topomask (got {type(step).__name__})"
