@@ -54,21 +54,15 @@ def join_edges(graphs: Sequence[Data]) -> JoinedEdges:
         ValueError: If a graph has no edge attribute, or its edges do not fit its nodes.
     """
     edges = [edges_of(graph) for graph in graphs]
-    ptr = [0, *accumulate(num_nodes_of(graph) for graph in graphs)]
-    device = edges[0][0].device
+    starts, device = [0, *accumulate(num_nodes_of(graph) for graph in graphs)], edges[0][0].device
+    ptr = torch.tensor(starts, device=device)
     if len(edges) == 1:
-        (edge_index, weight), *_ = edges
-        return JoinedEdges(edge_index, weight, torch.tensor(ptr, device=device))
-    joined = [edge.to(device) + first for (edge, _), first in zip(edges, ptr)]
-    weights = None
-    if any(weight is not None for _, weight in edges):
-        weights = torch.cat(
-            [
-                torch.ones(edge.size(1), dtype=torch.float64, device=device) if weight is None else weight.to(device)
-                for edge, weight in edges
-            ]
-        )
-    return JoinedEdges(torch.cat(joined, 1), weights, torch.tensor(ptr, device=device))
+        return JoinedEdges(*edges[0], ptr)
+    edge_index = torch.cat([edge.to(device) + first for (edge, _), first in zip(edges, starts)], 1)
+    if all(weight is None for _, weight in edges):
+        return JoinedEdges(edge_index, None, ptr)
+    weights = [torch.ones(edge.size(1), dtype=torch.float64) if weight is None else weight for edge, weight in edges]
+    return JoinedEdges(edge_index, torch.cat([weight.to(device) for weight in weights]), ptr)
 
 
 def split_table(joined: JoinedEdges, index: Tensor, *columns: Tensor) -> list[list[Tensor]]:
