@@ -224,15 +224,15 @@ def with_weight(conv: Module, given: Mapping[str, Any], weight: Tensor | None, e
     typed = getattr(conv, "num_relations", 1) > 1 and accepts(conv, "edge_type") and not is_sparse(edge_index)
     if typed and given.get("edge_type") is None:
         raise TypeError(f"{type(conv).__name__} needs 'edge_type', the relation of each edge: call with edge_type=")
-    if weight is None:
-        return dict(given)
-    if not accepts(conv, "edge_weight") and not torch.compiler.is_compiling():
+    if weight is not None and accepts(conv, "edge_weight"):
+        return {**given, "edge_weight": weight}
+    if weight is not None and not torch.compiler.is_compiling():
         name = type(conv).__name__
         warn_once(
             f"{name} without edge_weight",
             f"{name} takes no 'edge_weight': the weights of the graph's edges act on walks and masks alone",
         )
-    return {**given, "edge_weight": weight} if accepts(conv, "edge_weight") else dict(given)
+    return dict(given)
 
 
 def graph_of(
