@@ -37,5 +37,12 @@ def test_parts_of_a_folder_or_a_file(kind, method, tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"source", "out"}
 
 
+def test_a_file_without_edges_is_refused(tmp_path, capsys):
+    path = tmp_path / "edges.txt"
+    path.write_text("# source target\n")
+    assert main(["partition", str(path), "--parts", "2", "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"error: {path} has no edges\n"
+
+
 def test_all_methods_are_options():
     assert COMMANDS["partition"][1][-1][2]["choices"] == METHODS

@@ -21,7 +21,9 @@ def main(arguments: Namespace, rest: list[str]) -> None:
         else:
             out.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=out.parent) as folder:
-                num_nodes = 1 + max(int(block.max()) for block in read_edges(source))
+                num_nodes = 1 + max((int(block.max()) for block in read_edges(source)), default=-1)
+                if num_nodes < 1:
+                    raise RunError(f"{source} has no edges")
                 graph = save_edges(Path(folder) / "graph", read_edges(source), num_nodes, undirected=True)
                 cut = write(graph, arguments.parts, out, arguments.method)
     except (ValueError, OSError, ImportError) as error:
