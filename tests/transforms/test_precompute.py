@@ -82,8 +82,8 @@ def test_several_groups_give_the_same(tmp_path):
 def test_walks_and_trees_are_kept_too(tmp_path):
     steps = [AddRandomWalkEncoding([1, 2, 3]), AddRandomWalks(seed=1)]
     wanted = [steps[1](steps[0](data)) for data in UNWEIGHTED]
-    for _ in range(2):
-        assert_same(wanted, precompute(UNWEIGHTED, Compose(steps), cache=tmp_path))
+    for given in (Compose(steps), [Compose(steps)]):  # the second call reads the file
+        assert_same(wanted, precompute(UNWEIGHTED, given, cache=tmp_path))
     steps[1].set_epoch(7)
     again = precompute(UNWEIGHTED, steps, cache=tmp_path)
     assert_same([steps[1](steps[0](data)) for data in UNWEIGHTED], again)
