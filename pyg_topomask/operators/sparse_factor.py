@@ -161,11 +161,8 @@ class SparseFactorOperator(MaskOperator):
         return float(sum(n * n for n in sizes)) if one else product_work(sizes, self.num_multiply_adds)
 
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
-        left, right = (
-            None if factor is None else (factor.pattern.row, factor.pattern.col, factor.value)
-            for factor in (self.left, self.right)
-        )
-        return product_blocks(layout, left, left if self.right is self.left else right)
+        triples = (None if f is None else (f.pattern.row, f.pattern.col, f.value) for f in (self.left, self.right))
+        return product_blocks(layout, *triples)
 
     def _matmul(self, x: Tensor) -> Tensor:
         if self.right is not None:
