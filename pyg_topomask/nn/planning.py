@@ -25,8 +25,8 @@ def of_graph(graph: Data | None, batch: Tensor, requires: Iterable[str], moving:
         ValueError: If an attribute other than ``moving`` ones requires a gradient.
     """
     check_batch(batch, batch.numel())
-    names = [name for name in dict.fromkeys([*requires, *_OF_GRAPHS]) if graph is not None]
-    given = {name: graph[name] for name in names if graph.get(name) is not None}  # type: ignore[union-attr, index]
+    names = dict.fromkeys([*requires, *_OF_GRAPHS])
+    given = {} if graph is None else {name: graph[name] for name in names if graph.get(name) is not None}
     for name in [name for name, value in given.items() if isinstance(value, Tensor) and value.requires_grad]:
         if name not in moving:
             raise ValueError(f"{name!r} requires a gradient, and a plan is constant: call the module without a plan")

@@ -248,14 +248,13 @@ class AddShortestPathBias(Encoding):
         hops, before = shortest_path_lengths(batch)
         kinds = torch.where(hops < 0, self.num_spatial_types, hops.clamp(max=self.num_spatial_types - 1)).short()
         squares = [size * size for size in batch.sizes]
-        for position, part in enumerate(split_rows(kinds, squares)):
-            added[position]["pair_shortest_path"] = part
+        for own, part in zip(added, split_rows(kinds, squares)):
+            own["pair_shortest_path"] = part
         if self.paths:
-            for position, (graph, lengths) in enumerate(zip(graphs, hops.split(squares))):
-                size = batch.sizes[position]
-                table = lengths.view(size, size).numpy()
-                types = types_along_paths(table, before[position], _edge_types(graph, size), self.num_spatial_types - 1)
-                added[position]["pair_shortest_path_types"] = torch.from_numpy(types).flatten(0, 1)
+            for own, graph, size, lengths, previous in zip(added, graphs, batch.sizes, hops.split(squares), before):
+                table, most = lengths.view(size, size).numpy(), self.num_spatial_types - 1
+                types = types_along_paths(table, previous, _edge_types(graph, size), most)
+                own["pair_shortest_path_types"] = torch.from_numpy(types).flatten(0, 1)
         return added
 
 
