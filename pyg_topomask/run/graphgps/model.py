@@ -134,12 +134,8 @@ def build_bias_encoder(config: Config) -> Module | None:
     return nn.POSITIONAL_ENCODERS["GraphormerBias"](config.gt.n_heads, spatial, _num_path_types(config))
 
 
-def build_encodings(config: Config) -> list[BaseTransform]:
-    """The transforms that compute the encodings of a config."""
-    return [_transform(config, name) for name in config.used_encodings]
-
-
-def _transform(config: Config, name: str) -> BaseTransform:
+def build_encoding(config: Config, name: str) -> BaseTransform:
+    """The transform that computes an encoding."""
     section: Any = getattr(config, f"posenc_{name}")
     if name in EIGEN_NAMES:
         eigen = section.eigen

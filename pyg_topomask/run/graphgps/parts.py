@@ -21,7 +21,7 @@ from pyg_topomask.run.graphgps.attentions import build_sampling_transforms, key_
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.dataset import ONLY_FOR, OWN
 from pyg_topomask.run.graphgps.formats import load_dataset
-from pyg_topomask.run.graphgps.model import build_encodings
+from pyg_topomask.run.graphgps.model import build_encoding
 from pyg_topomask.run.output.report import layers_text
 from pyg_topomask.run.training.settings import Training
 from pyg_topomask.transforms import apply_all
@@ -204,7 +204,7 @@ def source_of(config: Config) -> Source:
         partial(load_dataset, loaded),
         name=data.name,
         features=input_features(config),
-        encodings=build_encodings(config),
+        encodings=[build_encoding(config, name) for name in config.used_encodings],
         draws=partial(build_sampling_transforms, config),
         fitted=fitted_features(config),
         split=data.division,

@@ -75,7 +75,6 @@ def build_trainer(training: Training, **more: Any) -> pl.Trainer:
         "num_sanity_val_steps": 0,
         "deterministic": "warn" if cuda else None,
         "logger": False,
-        "enable_checkpointing": True,
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "plugins": [CheckpointFiles()],

@@ -113,14 +113,15 @@ def _value(key: str, text: str) -> Any:
     *sections, name = key.split(".")
     section = section_of(sections)
     field = section.model_fields.get(name) if section else None
+    is_name = field is not None and takes_text(field.annotation)
     try:
-        value = parse_value(text)
-    except ValueError as error:
-        if field is None or not takes_text(field.annotation):
-            raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
-        return text
+        value = yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except Exception as error:  # invalid scalars, such as the date 2024-13-45, raise many kinds of errors
+        if is_name:
+            return text
+        raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({_reason(error)})") from None
     is_number = isinstance(value, (int, float, date)) and not isinstance(value, bool)
-    return text if is_number and field is not None and takes_text(field.annotation) else value
+    return text if is_name and is_number else value
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> list[str]:
@@ -204,18 +205,6 @@ for _tag, _pattern in _NUMBERS.items():
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list("-+.0123456789"))
 
 
-def parse_value(text: str) -> Any:
-    """The value of a YAML text, as plain data.
-
-    Raises:
-        ValueError: If the text is not YAML.
-    """
-    try:
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except Exception as error:  # invalid scalars, such as the date 2024-13-45, raise many kinds of errors
-        raise ValueError(_reason(error)) from None
-
-
 def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """The values of a YAML file and the line of each dotted key.
 
@@ -228,7 +217,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise ConfigError(f"{str(path)!r}: cannot be read: {getattr(error, 'strerror', error)}") from None
     try:
         node, values = yaml.compose(text, Loader=_Loader), yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except Exception as error:  # as above
+    except Exception as error:  # as in _value
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{path}{where}: unreadable YAML: {_reason(error)}") from None
