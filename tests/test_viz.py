@@ -160,3 +160,9 @@ def test_missing_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"Pictures need matplotlib: pip install 'pyg_topomask\[run\]'"):
         viz.plot_mask(np.ones((2, 2)))
+
+
+def test_weights_of_no_pairs_are_zeros():
+    graph = Data(x=torch.randn(3, 8), edge_index=torch.empty(2, 0, dtype=torch.int64))
+    figure = viz.plot_mask(nn.SANAttention(8, full_graph=False), graph)
+    assert np.array_equal(figure.axes[0].images[0].get_array(), np.zeros((3, 3)))

@@ -81,7 +81,7 @@ def matrix_of(pairs: Tensor, weights: Tensor, num_nodes: int) -> Tensor:
     Returns:
         Shape ``[H, N, N]``, or more rows and columns with virtual nodes.
     """
-    size = max(num_nodes, *(pairs.amax(1) + 1).tolist())
+    size = max(num_nodes, int(pairs.max()) + 1 if pairs.numel() else 0)
     matrix = weights.new_zeros(weights.size(1), size, size)
     matrix[:, pairs[0], pairs[1]] = weights.t()
     return matrix
