@@ -3,7 +3,6 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkP
 
 from pyg_topomask.expressivity.mask_rows import Mask, entries_of
 from pyg_topomask.expressivity.refinement import EncodedGraph, classes_of
-from pyg_topomask.ops.csr import check_edges, edge_tensors
+from pyg_topomask.ops.csr import check_edges, edge_tensors, stored_edges
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder
@@ -186,9 +185,8 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
 
 def _with_edge_index(data: Data) -> Data:
     """A graph with ``edge_index``, where it is an `EdgeIndex` or has ``adj_t`` instead."""
-    edge_index: Any = data.get("edge_index")
-    adj = data.get("adj_t") if edge_index is None else edge_index
-    if adj is None or type(edge_index) is Tensor:
+    adj = stored_edges(data)
+    if adj is None or type(data.edge_index) is Tensor:
         return data
     data, (edge_index, weight) = copy.copy(data), edge_tensors(adj)
     data.edge_index, data.adj_t = edge_index, None

@@ -13,7 +13,7 @@ from torch_geometric.utils import unbatch_edge_index
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import holds, readable, warn_once
 from pyg_topomask.nn.norm import accepts
-from pyg_topomask.ops.csr import edge_tensors, is_sparse
+from pyg_topomask.ops.csr import edge_tensors, is_sparse, stored_edges
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.transforms.finding import text_of
@@ -151,8 +151,7 @@ def read_edges(reader: Module, graph: Any) -> Tensor:
     """
     read_attributes(reader, graph)
     _refuse_edge_mask(reader, graph, "the edges without a weight for each")
-    adj = graph.get("edge_index")
-    adj = graph.get("adj_t") if adj is None else adj
+    adj = stored_edges(graph)
     if adj is None:
         raise ValueError(f"{type(reader).__name__} needs the graph's edges, 'edge_index' or 'adj_t'")
     return edge_tensors(adj)[0]

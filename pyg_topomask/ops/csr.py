@@ -46,6 +46,12 @@ class CSR(NamedTuple):
         return CSR(pattern, self.weight.index_select(0, order))
 
 
+def stored_edges(graph: Any) -> Any:
+    """The ``edge_index`` of a graph, or else its ``adj_t``; :obj:`None` if it has neither."""
+    edge_index = graph.get("edge_index")
+    return graph.get("adj_t") if edge_index is None else edge_index
+
+
 def edge_tensors(edge_index: Adj | CSR, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph in any format of PyG, or of a `CSR`, sorted.
 

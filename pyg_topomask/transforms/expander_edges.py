@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer
-from pyg_topomask.ops.csr import to_csr
+from pyg_topomask.ops.csr import stored_edges, to_csr
 from pyg_topomask.ops.expander import EXPANDERS, complete_graph, spectral_gap
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
 from pyg_topomask.transforms.base import GraphTransform
@@ -86,8 +86,7 @@ class AddExpanderEdges(GraphTransform):
     def _edges(self, data: Data) -> dict[str, Any]:
         num_nodes = num_nodes_of(data)
         check_one_graph(data, "AddExpanderEdges")
-        has_edges = data.get("edge_index") is not None or data.get("adj_t") is not None
-        edge_index = edges_of(data)[0] if has_edges else torch.empty(2, 0, dtype=torch.int64)
+        edge_index = torch.empty(2, 0, dtype=torch.int64) if stored_edges(data) is None else edges_of(data)[0]
         if num_nodes <= 2 * self.degree + 1:
             index = complete_graph(num_nodes)
         else:

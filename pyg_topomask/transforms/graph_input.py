@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.ops.csr import check_edges, edge_tensors, is_sparse
+from pyg_topomask.ops.csr import check_edges, edge_tensors, is_sparse, stored_edges
 
 _RESERVED = ("batch", "node", "edge", "index", "adj", "face")
 
@@ -56,9 +56,7 @@ def edges_of(data: Data) -> tuple[Tensor, Tensor | None]:
         TypeError: If weights are not real numbers.
         ValueError: If the graph has no edge attribute, or the edges do not fit the number of nodes.
     """
-    adj: Any = data.get("edge_index")
-    if adj is None:
-        adj = data.get("adj_t")
+    adj = stored_edges(data)
     if adj is None:
         raise ValueError("the graph has no edges; it needs 'edge_index' or 'adj_t'")
     edge_index, weight = edge_tensors(adj)
