@@ -74,9 +74,8 @@ class SeedRun:
         keep_freed()
         reset_peak()  # so that the recorded peak does not include earlier seeds
         job = display.job(f"{self.title}: preparing graphs", len(dataset))
-        ticked = lambda doing, done: job.update(done, doing)  # noqa: E731
         inference = self.training.inference
-        splits = prepare(self.source, dataset, self.seed, self.drawn, ticked, inference=inference)
+        splits = prepare(self.source, dataset, self.seed, self.drawn, job.update, inference=inference)
         job.remove()
         torch.manual_seed(self.seed)
         module = GraphModule(self.experiment, splits)
@@ -141,10 +140,9 @@ class SeedRun:
         steps = [EpochSeed(self.seed, start, splits.set_epoch), *self._redraw_walks(train.dataset)]
         callbacks = [*steps, *early_stopping(self.training), batch_counter(job.within), recorder, *self.callbacks]
         own = self.experiment._loggers(self.folder, self.title, job.display.say) if is_main() else []
-        failed = 1
+        loggers, failed = [*own, *self.loggers], 1
         try:
-            more: dict[str, Any] = {"logger": [*own, *self.loggers], "default_root_dir": self.folder}
-            trainer = build_trainer(self.training, callbacks=callbacks, **more)
+            trainer = build_trainer(self.training, callbacks=callbacks, logger=loggers, default_root_dir=self.folder)
             trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
             if module.plans and train.collate_fn is collate:  # the copy stays on the CPU, where workers can read it
                 buckets = Buckets() if self.training.cuda_graphs else None
@@ -154,7 +152,7 @@ class SeedRun:
             trainer.test(module, test, verbose=False)
             failed = 0
         finally:
-            for logger in [*own, *self.loggers]:
+            for logger in loggers:
                 if isinstance(logger, WandbLogger):  # it would otherwise also get the curves of the next run
                     logger.experiment.finish(exit_code=failed)
         return {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("test_")}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import Module
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
+from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.nn import redraw_walks
 from pyg_topomask.run.data.source import width
@@ -138,26 +138,22 @@ class RunTransform(BaseTransform):
     ) -> None:
         self.experiment, self.task, self.widths, self.model = experiment, task, widths, model
         self.source = experiment.data
-        self.features = [self.source.features, *fitted]
+        self.features = Compose([self.source.features, *fitted])
         self.sampling = self.source.draws(experiment.seed)
 
     def forward(self, data: Data) -> Data:
         """The prepared graph."""
         data = self.encoded(data)
         with self.source.refusing():
-            for step in self.sampling:
-                data = step(data)
+            data = Compose(self.sampling)(data)
         return self._follow_attention(data) if self.source.follows_attention else data
 
     def encoded(self, data: Data) -> Data:
         """The graph with features and encodings, without walks and edges."""
-        for step in self.features:
-            data = step(data)
+        data = self.features(data)
         self._check_widths(data)
         with self.source.refusing():
-            for step in self.source.encodings:
-                data = step(data)
-        return data
+            return Compose(list(self.source.encodings))(data)
 
     def _check_widths(self, data: Data) -> None:
         for name, expected in self.widths.items():

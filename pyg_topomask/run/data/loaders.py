@@ -24,8 +24,8 @@ from pyg_topomask.transforms import AddRandomWalks, apply_all, precompute
 Features = tuple[list[Data], tuple[Any, Any, Any], tuple[Mapping[str, Any], ...]]
 """Graphs with features, the parts of the split, and constants of fitted features: the result of `read_features`."""
 
-Tick = Callable[[str, int], Any]
-"""Shows progress: what is done with the graphs, and the number of graphs that are done."""
+Tick = Callable[[int, str], Any]
+"""Shows progress: the number of graphs that are done, and what is done with them."""
 
 _GRAPHS_TOGETHER = 256  # graphs that get their walks between two ticks of the progress bar
 
@@ -91,7 +91,7 @@ def prepare(
     dataset: LoadedDataset,
     seed: int,
     sampling_transforms: Sequence[BaseTransform],
-    tick: Tick = lambda doing, done: None,
+    tick: Tick = lambda done, doing: None,
     features: Features | None = None,
     cache: bool = True,
     inference: bool = False,
@@ -115,7 +115,7 @@ def prepare(
     graphs, parts, fitted = features or read_features(source, dataset, seed)
     if serving.sampler != "full_batch" and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {serving.sampler} takes parts of one graph (got {len(graphs)} graphs)")
-    graphs = precompute(graphs, source.encodings, cache=cache, tick=lambda done: tick("encodings", done))
+    graphs = precompute(graphs, source.encodings, cache=cache, tick=lambda done: tick(done, "encodings"))
     redrawn = [step for step in sampling_transforms if _is_redrawn(step, source, inference)]
     once = [step for step in sampling_transforms if step not in redrawn]
     in_evaluation = redrawn if serving.evaluation == "full_batch" else []  # otherwise drawn when a part is cut
@@ -164,7 +164,7 @@ def _drawn(
             drawn += new
             evaluated += apply_all(in_evaluation, new)
         check_memory(source, some, evaluated[-len(some) :], len(graphs) - len(drawn))
-        tick("walks, edges and trees", len(drawn))
+        tick(len(drawn), "walks, edges and trees")
     return drawn, evaluated
 
 
