@@ -19,7 +19,6 @@ from pyg_topomask.data.graph_parts import GraphParts, WalkNeighborhoods, split
 from pyg_topomask.data.source import Graph
 from pyg_topomask.data.walk_shards import SHARD, SHARDS
 from pyg_topomask.tensor_files import load_tensors
-from pyg_topomask.transforms.base import parts_of
 
 __all__ = [
     "Buckets",
@@ -206,9 +205,11 @@ def _with_own_epoch(transform: BaseTransform | None) -> BaseTransform | None:
 
 def set_epoch(transform: BaseTransform | None, epoch: int) -> None:
     """Set the epoch of a transform, or of the transforms in a composition."""
-    for part in parts_of(transform):
-        if hasattr(part, "set_epoch"):
-            part.set_epoch(epoch)
+    if isinstance(transform, Compose):
+        for part in transform.transforms:
+            set_epoch(part, epoch)
+    elif transform is not None and hasattr(transform, "set_epoch"):
+        transform.set_epoch(epoch)
 
 
 def single(items: list[Data]) -> Data:
