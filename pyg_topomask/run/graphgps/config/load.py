@@ -130,11 +130,11 @@ def _set(values: dict[str, Any], key: str, value: Any) -> list[str]:
     if isinstance(value, dict) and value and section_of([*sections, name]) is not None:
         return [found for inner in value for found in _set(values, f"{key}.{inner}", value[inner])]
     for section in sections:
-        if values.get(section) is None:
-            values[section] = {}
-        values = values[section]
-        if not isinstance(values, dict):
+        found = {} if values.get(section) is None else values[section]
+        if not isinstance(found, dict):
             raise ConfigError(f"command line: {key}: {section!r} is not a section")
+        values[section] = dict(found)  # a copy: by an alias of YAML, two sections may be one mapping
+        values = values[section]
     values[name] = value
     return [key]
 

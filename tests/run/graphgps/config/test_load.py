@@ -118,6 +118,12 @@ def test_an_override_of_a_section_keeps_its_other_keys(tiny):
     assert parsed.overridden == {"gt.layers", "gt.sparse.k"}
 
 
+def test_an_override_changes_its_section_and_not_an_alias_of_it(file):
+    kernel = "posenc_RWSE: {kernel: &steps {times: [1, 2]}}\nposenc_HKdiagSE: {kernel: *steps}\n"
+    config = load(file(DATA + kernel), ["posenc_RWSE.kernel.times=[3]"]).config
+    assert (config.posenc_RWSE.kernel.numbers, config.posenc_HKdiagSE.kernel.numbers) == ([3], [1, 2])
+
+
 def test_an_empty_section_is_at_its_defaults(file):
     path = file(f"{DATA}topomask:\ngt:\n  sparse:\n")
     assert load(path).config.topomask.num_walks == 16
