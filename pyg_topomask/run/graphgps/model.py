@@ -243,8 +243,8 @@ def build_model(
         in_channels: Number of columns of ``x``.
         out_channels: Width of a prediction.
         edge_channels: Number of columns of ``edge_attr``; None without edge features.
-        level: What has a target, ``"graph"``, ``"node"`` or ``"edge"``, for the default head. ``dataset.task`` if
-            :obj:`None`; GraphGPS's files set that to ``graph`` for some node tasks.
+        level: What has a target, ``"graph"``, ``"node"`` or ``"edge"``, for the default head; as far as the config
+            tells it if :obj:`None`.
 
     Raises:
         ValueError: If sizes do not fit each other.
@@ -256,7 +256,7 @@ def build_model(
     return nn.GPSNetwork(
         build_node_encoder(config, in_channels),
         build_stack(config),
-        build_head(config, out_channels, level or config.dataset.task),
+        build_head(config, out_channels, level or config.dataset.level),
         edge_encoder=build_edge_encoder(config, edge_channels),
         pe_encoder=_positional(config, "EquivStableLapPE", gt.dim_hidden) if config.has_stable_gate else None,
         bias_encoder=build_bias_encoder(config),
@@ -277,7 +277,6 @@ def _norm(config: Config) -> str | None:
 
 def build_head(config: Config, out_channels: int, level: str) -> Module:
     """The head that ``gnn.head`` gives; the default is that of the level."""
-    level = "edge" if level == "link_pred" else level
     name = level if config.gnn.head == "default" else config.gnn.head
     keys = {"layers": "gnn.layers_post_mp", "decoding": "model.edge_decoding", "pool": "model.graph_pooling"}
     keys |= {} if name in _GRAPHGYM_HEADS else {"dropout": "gnn.dropout", "act": "gnn.act"}
