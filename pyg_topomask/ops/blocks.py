@@ -202,7 +202,8 @@ def product_blocks(layout: BlockLayout, left: Triples | None, right: Triples | N
     if right is None:
         return fill_blocks(layout, col, row, value)
     first = fill_blocks(layout, row, col, value)
-    second = first if right[2] is value else fill_blocks(layout, *right)
+    is_same = all(a is b for a, b in zip(left, right))
+    second = first if is_same else fill_blocks(layout, *right)
     return multiply_blocks(second, [block.mT for block in first])
 
 
