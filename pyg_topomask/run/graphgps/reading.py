@@ -126,6 +126,9 @@ def _build(config: Config, start: Mapping[str, bool] | None, sizes: Sizes) -> Mo
 def read(source: ConfigSource, overrides: Sequence[str] = (), name: str = "config") -> ConfigExperiment:
     """The experiment that a config describes, after its model was built and tried on a fake graph.
 
+    Use ``overrides`` to change it. Each seed is read from the config again, so that a model, data or a training that
+    ``dataclasses.replace`` puts in would not be used.
+
     Args:
         source: A YAML file, a nested mapping, or a :class:`~pyg_topomask.run.Config`.
         overrides: ``"key=value"`` entries, or ``"key", "value"`` pairs.
