@@ -2,7 +2,7 @@
 
 import difflib
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -63,6 +63,11 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """``" Did you mean 'x'?"``, or an empty text if no choice is close."""
     found = nearest(name, choices)
     return f" Did you mean {found!r}?" if found else ""
+
+
+def no_such(kind: str, name: str, choices: Sequence[str], others: Iterable[str] = ()) -> str:
+    """What is wrong with a name that is none of ``choices``; it may be meant as one of ``others``, too."""
+    return f"no {kind} is called {name!r}; there are {', '.join(choices)}.{did_you_mean(name, [*choices, *others])}"
 
 
 def need(package: str, why: str) -> Any:

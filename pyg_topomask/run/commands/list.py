@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyg_topomask.run.errors import RunError, did_you_mean
+from pyg_topomask.run.errors import RunError, no_such
 
 NAMES = Path(__file__).with_name("names.txt")
 """What :func:`names` returns for this package, written down so that the list needs no torch; a test compares them."""
@@ -24,8 +24,7 @@ def main(arguments: Namespace, rest: list[str]) -> None:
     text = names() if "torch" in sys.modules else NAMES.read_text(encoding="utf-8")
     tables = {table.partition("\n")[0]: table for table in text.rstrip().split("\n\n")}
     if arguments.kind not in (None, *tables):
-        kinds, kind = [*tables, "keys"], arguments.kind
-        raise RunError(f"list: no kind is called {kind!r}; there are {', '.join(kinds)}." + did_you_mean(kind, kinds))
+        raise RunError(f"list: {no_such('kind', arguments.kind, [*tables, 'keys'])}")
     print(text.rstrip() if arguments.kind is None else tables[arguments.kind])
 
 

@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask import nn
 from pyg_topomask.run.data.source import Sizes
-from pyg_topomask.run.errors import ConfigError, did_you_mean, storage_errors
+from pyg_topomask.run.errors import ConfigError, no_such, storage_errors
 from pyg_topomask.run.graphgps.attentions import key_in
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.base import noting_reads
@@ -34,11 +34,6 @@ def name_problems(config: Config) -> list[tuple[str, str]]:
     return [*layer_problems(config), *_encoder_problems(config), *twice_given(config, config.is_given)]
 
 
-def _unknown(key: str, kind: str, name: str, known: Sequence[str], others: Sequence[str] = ()) -> tuple[str, str]:
-    hint = did_you_mean(name, [*known, *others])
-    return key, f"no {kind} is called {name!r}; there are {', '.join(known)}.{hint}"
-
-
 def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
     """Pairs (key, what is wrong) of names of convolutions, attentions and masks."""
     attentions, convs, key = [*nn.EVERY_ATTENTION, *PEER_ATTENTIONS, "None"], [*CONVS, "None"], "gt.layer_type"
@@ -46,11 +41,11 @@ def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield key, f"{name!r} has another meaning here: register the attention under another name"
     for name in config.topomask.masks:
         if name not in ("none", *nn.MASK):
-            yield _unknown(MASK_KEY, "mask", name, ["none", *nn.MASK])
+            yield MASK_KEY, no_such("mask", name, ["none", *nn.MASK])
     for position, part in enumerate(config.gt.layer_type.split("+")):
         if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *nn.EVERY_ATTENTION}:
             found = ("attention", part, attentions, convs) if position else ("convolution", part, convs, attentions)
-            yield _unknown(key, *found)
+            yield key, no_such(*found)
     if config.model.graph_pooling == "graph_token" and not config.gt.attentions:
         message = "graph_token needs an attention in gt.layer_type, because message passing does not reach the token"
         yield "model.graph_pooling", message
@@ -70,14 +65,14 @@ def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
     head, task, bases = config.gnn.head, data.tasks[0], data.base_encoders
     for name in data.node_encoder_parts:
         if name not in encoders:
-            yield _unknown("dataset.node_encoder_name", "encoder", name, encoders)
+            yield "dataset.node_encoder_name", no_such("encoder", name, encoders)
     if data.edge_encoder and data.edge_encoder_name not in nn.EDGE_ENCODERS:
-        yield _unknown("dataset.edge_encoder_name", "encoder", data.edge_encoder_name, [*nn.EDGE_ENCODERS])
+        yield "dataset.edge_encoder_name", no_such("encoder", data.edge_encoder_name, [*nn.EDGE_ENCODERS])
     if len(bases) > 1:
         yield "dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: choose one"
     of_head = head.rpartition("_")[2]  # the names of all heads end in what they predict
     if head not in ("default", *nn.HEADS):
-        yield _unknown("gnn.head", "head", head, ["default", *nn.HEADS])
+        yield "gnn.head", no_such("head", head, ["default", *nn.HEADS])
     elif of_head not in ("default", task.level):
         yield "gnn.head", f"{head} is for {of_head}s; {data.name} has {task.level}s"
     if (head == "ogb_code_graph") != (task.kind == "subtoken"):

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pyg_topomask.data import DiskGraph
 from pyg_topomask.nn import POSITIONAL_ENCODERS
 from pyg_topomask.run.data.source import Split
-from pyg_topomask.run.errors import did_you_mean
+from pyg_topomask.run.errors import did_you_mean, no_such
 from pyg_topomask.run.graphgps.config.base import FROM_DATA, NO_LOADERS, Count, Section, Size, Width, spelled
 from pyg_topomask.run.graphgps.formats import FORMATS
 from pyg_topomask.run.task import Level, Task, classification
@@ -228,8 +228,7 @@ class DatasetConfig(Section):
     def problems(self) -> list[tuple[str, str]]:
         """Pairs (key, what is wrong) that are known without loading: names, keys of other formats, folders, splits."""
         if self.format not in FORMATS:
-            message = f"no family of data sets is called {self.format!r}; there are {', '.join(FORMATS)}."
-            return [("dataset.format", message + did_you_mean(self.format, FORMATS))]
+            return [("dataset.format", no_such("family of data sets", self.format, [*FORMATS]))]
         return [(f"dataset.{key}", message) for key, message in (*self._name_problems(), *self._split_problems())]
 
     def _name_problems(self) -> Iterator[tuple[str, str]]:
