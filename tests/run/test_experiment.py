@@ -1,5 +1,7 @@
 """Experiments that are made in Python: own data, model and loss, Lightning's loggers and callbacks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -126,3 +128,12 @@ def test_a_config_is_read_into_an_experiment(tiny, tmp_path):
     other = run_config(tiny, tmp_path / "b", overrides=["optim.max_epoch=2", "train.batch_size=24"])
     assert summary["metrics"] == other["metrics"]
     assert seen.epochs == [0, 1]
+
+
+def test_an_experiment_that_was_read_cannot_be_changed_beside_its_config(tiny, tmp_path):
+    """Its folders would record the config, and not what ran."""
+    found = read(tiny)
+    changed = replace(found, training=replace(found.training, epochs=1))
+    with pytest.raises(RunError, match=r"was read from a config, and then changed: .* graphgps.read"):
+        changed.run(tmp_path)
+    assert not (tmp_path / found.name).exists()

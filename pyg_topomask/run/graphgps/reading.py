@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch.nn import Module
 
 from pyg_topomask.run.data.source import Sizes
+from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.graphgps.check import check_config, notes_of, read_valid, try_model
 from pyg_topomask.run.graphgps.config import Config
@@ -45,6 +46,7 @@ class ConfigExperiment(Experiment):
     unused: tuple[str, ...] = ()
     tensorboard: bool = False
     wandb: Mapping[str, str] | None = None
+    is_as_read: bool = field(default=False, init=False)  # false in what dataclasses.replace makes
 
     record = "config.yaml"
 
@@ -58,6 +60,8 @@ class ConfigExperiment(Experiment):
         return {"layer_type": self.config.gt.layer_type, "mask": self.config.mask_name}
 
     def at(self, seed: int, split: int | None = None) -> "ConfigExperiment":
+        if not self.is_as_read:  # its runs would be those of the config, which is also what their folders record
+            raise RunError(f"{self.name} was read from a config, and then changed: give the change to graphgps.read()")
         config = self.config.model_copy(update={"seed": seed})
         if split is not None:
             config = config.model_copy(update={"dataset": config.dataset.model_copy(update={"split_index": split})})
@@ -107,11 +111,14 @@ class ConfigExperiment(Experiment):
         return loggers
 
 
-def experiment_of(parsed: ParsedConfig, unused: Iterable[str] = ()) -> ConfigExperiment:
-    """The experiment that a valid config describes."""
+def experiment_of(parsed: ParsedConfig, unused: Iterable[str] = (), graphs: Any = None) -> ConfigExperiment:
+    """The experiment that a valid config describes; on ``graphs``, if its data were loaded before."""
     parts = parts_of(parsed.config)
+    parts["data"] = replace(parts["data"], graphs=graphs or parts["data"].graphs)
     build = partial(_build, parsed.config, parts.pop("start"))
-    return ConfigExperiment(**parts, build=build, name=parsed.name, parsed=parsed, unused=tuple(unused))
+    experiment = ConfigExperiment(**parts, build=build, name=parsed.name, parsed=parsed, unused=tuple(unused))
+    object.__setattr__(experiment, "is_as_read", True)
+    return experiment
 
 
 def _build(config: Config, start: Mapping[str, bool] | None, sizes: Sizes) -> Module:
@@ -126,8 +133,7 @@ def _build(config: Config, start: Mapping[str, bool] | None, sizes: Sizes) -> Mo
 def read(source: ConfigSource, overrides: Sequence[str] = (), name: str = "config") -> ConfigExperiment:
     """The experiment that a config describes, after its model was built and tried on a fake graph.
 
-    Use ``overrides`` to change it. Each seed is read from the config again, so that a model, data or a training that
-    ``dataclasses.replace`` puts in would not be used.
+    Use ``overrides`` to change it; what ``dataclasses.replace`` makes of it cannot be run.
 
     Args:
         source: A YAML file, a nested mapping, or a :class:`~pyg_topomask.run.Config`.
@@ -172,6 +178,4 @@ def run_config(
     if not (Path(str(out or parsed.config.out_dir)).expanduser() / parsed.name).exists():
         with display.working(f"loading {parsed.config.dataset.name}") if display else nullcontext():
             first = load_dataset(parsed.config.dataset)
-    experiment = experiment_of(*try_model(parsed))
-    data = replace(experiment.data, graphs=first or experiment.data.graphs)
-    return replace(experiment, data=data).run(out, repeat, display=display)
+    return experiment_of(*try_model(parsed), first).run(out, repeat, display=display)
