@@ -9,6 +9,7 @@ from torch_geometric.nn import GINConv, GINEConv, MessagePassing
 from torch_geometric.resolver import normalize_string, resolver
 
 from pyg_topomask.nn.attention import EVERY_ATTENTION
+from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.attention.pyg import DENSE, ConvAttention, DenseAttention
 from pyg_topomask.nn.conv import GatedGCN
 from pyg_topomask.nn.mask import MASK, Mask
@@ -70,8 +71,10 @@ def as_conv(conv: Any, channels: int) -> Module:
 
     Raises:
         TypeError: If it is neither a name nor a module.
-        ValueError: If the name is unknown, or the width is another one.
+        ValueError: If the name is unknown, the width is another one, or it is an attention or a mask.
     """
+    if isinstance(conv, Attention | Mask):
+        raise ValueError(f"{conv!r} is no convolution: an attention is given as 'attn', and a mask to an attention")
     if not isinstance(conv, str):
         check_part("conv", conv, channels)
         return conv

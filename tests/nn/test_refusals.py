@@ -207,6 +207,8 @@ KEYWORDS_AND_DTYPES = [
     (lambda: GPSLayer(8, attn="hop", heads=2), ValueError, r"is a mask .*MaskedAttention\(8, 2, mask=HopMask\(…\)\)"),
     (lambda: GPSLayer(8, attn="HopMask"), ValueError, "'HopMask' is a mask and no attention"),
     (lambda: GPSLayer(8, attn=HopMask(2)), ValueError, r"HopMask\(heads=2\) is a mask .*mask=HopMask"),
+    (lambda: GPSLayer(8, conv=HopMask(2)), ValueError, r"HopMask\(heads=2\) is no convolution: .*to an attention"),
+    (lambda: GPSLayer(8, conv=FullAttention(8)), ValueError, r"FullAttention.* is no convolution: .* as 'attn'"),
     (lambda: export_model(Linear(8, 8), PATH), TypeError, r"a GPSModel or GPSNetwork \(got Linear\)"),
     (lambda: FullAttention(8)(X64), TypeError, "'x' is torch.float64, but .* of FullAttention are torch.float32"),
     (lambda: PrimphormerAttention(8)(X.bfloat16()), TypeError, "'x' is torch.bfloat16"),
