@@ -118,8 +118,8 @@ class Experiment:
                     if read_result(place) is not None:  # another process may have finished it just now
                         shown.say(f"{called}: finished before, kept")
                         continue
-                    if self.splits:
-                        dataset = one.loaded(shown)  # GraphLand's features and targets depend on the split
+                    if self.splits and self._data_differ_by_split:
+                        dataset = one.loaded(shown)
                     dataset = dataset or self.loaded(shown)
                     made = [_made(given, one.seed, len(runs)) for given in (loggers, callbacks)]
                     SeedRun(one, place, called, *made).run(dataset, shown)
@@ -140,6 +140,11 @@ class Experiment:
     def labels(self) -> dict[str, Any]:
         """Names of the layers and of their mask, for messages and summaries."""
         return {"layer_type": "", "mask": None}
+
+    @property
+    def _data_differ_by_split(self) -> bool:
+        """Whether the data are loaded again for each split, because their features or targets depend on it."""
+        return False
 
     def at(self, seed: int, split: int | None = None) -> "Experiment":
         """The experiment with another seed, and another split if a number is given."""

@@ -120,6 +120,16 @@ def test_what_does_not_fit_is_said(tmp_path, changes, message):
         experiment(**changes).run(tmp_path)
 
 
+def test_the_data_of_several_splits_are_loaded_once(tmp_path):
+    loaded, folds = [], Split("cv-kfold-3")
+    data = Source(lambda: loaded.append(1) or graphs(), Task("graph", "regression", 1), split=folds)
+    training = Training(loss=double_l1, metric="mae", epochs=1)
+    plain = lambda sizes: GPSModel(sizes.in_channels, 8, 2, 1, conv="gcn", pool="add")  # noqa: E731
+    one = experiment(data=data, build=plain, training=training, splits=(0, 2))
+    assert one.run(tmp_path)["splits"] == [0, 2]
+    assert len(loaded) == 1
+
+
 def test_a_config_is_read_into_an_experiment(tiny, tmp_path):
     found = read(tiny, ["optim.max_epoch=2", "train.batch_size=24"])
     assert (found.training.epochs, found.data.serving.batch_size, found.name) == (2, 24, "config")

@@ -59,6 +59,10 @@ class ConfigExperiment(Experiment):
     def labels(self) -> dict[str, Any]:
         return {"layer_type": self.config.gt.layer_type, "mask": self.config.mask_name}
 
+    @property
+    def _data_differ_by_split(self) -> bool:
+        return self.config.dataset.format == "PyG-GraphLandDataset"
+
     def at(self, seed: int, split: int | None = None) -> "ConfigExperiment":
         if not self.is_as_read:  # its runs would be those of the config, which is also what their folders record
             raise RunError(f"{self.name} was read from a config, and then changed: give the change to graphgps.read()")
