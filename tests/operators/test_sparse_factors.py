@@ -8,6 +8,7 @@ import torch
 from pyg_topomask.operators import ConstantOperator, OnesOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
+from pyg_topomask.ops.blocks import block_layout, product_blocks
 
 
 def test_support_of_a_product_is_exact_or_a_bound():
@@ -23,6 +24,14 @@ def test_support_of_a_product_is_exact_or_a_bound():
     op = SparseFactorOperator((index, torch.ones(3)), None, 4)
     assert [mask.support.count() for mask in (op, op.T, 2 * op)] == [3, 3, 3]
     assert OnesOperator(torch.zeros(3).long()).support is None
+
+
+def test_blocks_tell_factors_apart_that_share_their_entries():
+    node, value = torch.arange(3), torch.tensor([2.0, 3.0, 5.0])
+    factors = (node, torch.tensor([0, 0, 1]), value), (node, node.flip(0), value)
+    left, right = (torch.zeros(3, 3).index_put((row, column), value) for row, column, value in factors)
+    (block,) = product_blocks(block_layout(torch.zeros(3, dtype=torch.int64)), *factors)
+    torch.testing.assert_close(block[0], (left @ right.T).T)
 
 
 def test_equal_entries_are_added_up_before_the_absolute_value():
