@@ -35,6 +35,8 @@ def hop_pairs(
         Pairs ``[2, P]``, int64, sorted, each node with itself among them, and their distances ``[P]``, int64.
     """
     row, col = edge_index
+    if length is None and width != 1:  # compiled code counts edges where they have no lengths
+        length = torch.ones_like(row, dtype=torch.float64)
     pattern, entry = Pattern.merge(row, col, num_nodes, num_nodes)
     if length is not None:
         least = length.new_full((pattern.nnz,), torch.inf, dtype=torch.float64)

@@ -17,12 +17,13 @@ from tests.threads import assert_threads_change_nothing
 
 @pytest.mark.parametrize("native", ["1", "0"])
 @pytest.mark.parametrize(
-    ("num_nodes", "num_edges", "weighted"), [(40, 70, False), (40, 90, True), (5, 0, False), (0, 0, False)]
+    ("num_nodes", "num_edges", "weighted", "width"),
+    [(40, 70, False, 1.0), (40, 70, False, 2.0), (40, 90, True, 0.25), (5, 0, False, 1.0), (0, 0, False, 1.0)],
 )
-def test_pairs_equal_all_shortest_paths(monkeypatch, native, num_nodes, num_edges, weighted):
+def test_pairs_equal_all_shortest_paths(monkeypatch, native, num_nodes, num_edges, weighted, width):
     monkeypatch.setenv("TOPOMASK_NATIVE", native)
     edge_index = torch.randint(0, max(num_nodes, 1), (2, num_edges))
-    length, width = (torch.rand(num_edges) + 0.01, 0.25) if weighted else (None, 1.0)
+    length = torch.rand(num_edges) + 0.01 if weighted else None
     index, hops = hop_pairs(edge_index, num_nodes, 5, length, width)
     wanted = np.round(dense_distances(edge_index, num_nodes, length).numpy() / width)
     found = np.full((num_nodes, num_nodes), np.inf)
