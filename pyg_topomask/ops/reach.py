@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.attention.mask import rows_of
-from pyg_topomask.ops.csr import check_edges, edge_tensors
+from pyg_topomask.ops.csr import check_edges, edge_tensors, stored_edges
 from pyg_topomask.ops.sparse import Pattern, spmm
 
 
@@ -62,8 +62,7 @@ def mean_hops(shares: Tensor) -> Tensor:
 
 def _hops(graph: Data, seen: Tensor, max_hops: int) -> list[Tensor]:
     """Whether a node is 0, 1, … hops, or more, from the node of each column: boolean, each ``[N, C]``."""
-    adj = graph.get("edge_index")
-    edge_index = edge_tensors(graph.adj_t if adj is None else adj)[0]
+    edge_index, _ = edge_tensors(stored_edges(graph))
     check_edges(edge_index, len(seen), None)
     into, _ = Pattern.merge(edge_index[1], edge_index[0], len(seen), len(seen))
     ones, found = seen.new_ones(into.nnz), [seen > 0]

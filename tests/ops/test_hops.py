@@ -76,9 +76,11 @@ def test_reach_is_the_share_of_the_mass_by_distance():
         reach(signed, Data(edge_index=data.edge_index, num_nodes=3))
 
 
-def test_reach_asks_for_a_mask():
+def test_reach_asks_for_a_mask_and_edges():
     with pytest.raises(TypeError, match="that of unmasked attention is OnesOperator"):
         reach(None, Data(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=2))
+    with pytest.raises(TypeError, match=r"edges must be .* \(got NoneType\)"):
+        reach(DenseOperator(torch.eye(2)), Data(num_nodes=2))
 
 
 def test_a_large_graph_with_nearly_all_pairs_is_said(monkeypatch):
