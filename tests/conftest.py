@@ -42,6 +42,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def _fixed_seed():
+    """Each test draws the same random numbers, whichever ran before it."""
     torch.manual_seed(0)
     np.random.seed(0)
 

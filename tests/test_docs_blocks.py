@@ -84,18 +84,16 @@ def test_github_shows_what_the_site_shows(page):
 
 @pytest.fixture
 def surroundings(tmp_path, monkeypatch, registries):
-    """An empty folder, one thread, and names and random states that are restored."""
+    """An empty folder, one thread, and names that are restored."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("pyg_topomask.run.seed_run.write_curves", lambda path, *_: path.touch())
     monkeypatch.setenv("COLUMNS", "120")
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    threads = torch.get_num_threads()
     modules = set(sys.modules)
     torch.set_num_threads(1)
-    torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
-    torch.set_rng_state(state)
     for name in {"own_module"} & (set(sys.modules) - modules):
         del sys.modules[name]
 

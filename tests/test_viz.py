@@ -57,7 +57,6 @@ def test_negative_weights_get_a_symmetric_scale_and_heads_are_chosen():
 
 
 def test_modules_and_weights_of_attention_are_drawn_with_their_graph():
-    torch.manual_seed(0)
     graph = transforms.AddHops()(Data(torch.randn(5, 8), EDGES, num_nodes=5))  # the last node is alone
     mask = nn.HopMask(heads=2)
     drawn = viz.plot_mask(mask, graph, head=1).axes[0].images[0].get_array()

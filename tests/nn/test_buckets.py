@@ -107,7 +107,6 @@ def test_one_node():
 
 @pytest.mark.parametrize("head", ["graph", "mlp_graph", "san_graph", "node"])
 def test_networks(head):
-    torch.manual_seed(0)
     layers = nn.GPSStack(8, 2, lambda _: nn.GatedGCN(8), lambda _: nn.PrimphormerAttention(8, 2))
     tokens = {"graph_token": GraphToken(8)} if head == "graph" else {}
     encoders = NormalizedEncoder(LinearNodeEncoder(8, 8)), NormalizedEncoder(LinearEdgeEncoder(8, 3))

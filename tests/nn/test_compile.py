@@ -59,7 +59,6 @@ def batches():
 @pytest.mark.parametrize("name", ["GRF", "SAN", "Exphormer", "Primphormer"])
 def test_compiled_model_serves_all_batches(name, batches):
     """Nothing is compiled again for a batch of other sizes."""
-    torch.manual_seed(0)
     attn, counts = ATTENTION[name], []
     model = GPSModel(8, 8, 3, 2, lambda _: GCNConv(8, 8), lambda _: attn(8, heads=2), norm="node_layer_norm")
     called = compiled(model, counts, dynamic=True)

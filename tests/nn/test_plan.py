@@ -52,7 +52,6 @@ def attention(name):
 
 
 def model_of(*attentions, conv=GCNConv, **settings):
-    torch.manual_seed(0)
     layers, settings = len(attentions), {"pool": "mean", **settings}
     return nn.GPSModel(8, 8, 3, layers, lambda _: conv(8, 8), lambda layer: attentions[layer](), **settings)
 
@@ -316,7 +315,6 @@ def network_of(name):
     settings = dict(NETWORKS[name])
     attn, conv, bias = (settings.pop(key, None) for key in ("attn", "conv", "bias_encoder"))
     tokens, edges = "token" in name, settings.pop("edges", False)
-    torch.manual_seed(0)
     layers = nn.GPSStack(8, 2, conv, lambda _: attn())
     settings |= {"graph_token": GraphToken(8, settings.pop("heads", None))} if tokens else {}
     settings |= {"edge_encoder": LinearEdgeEncoder(8, 3)} if edges else {}

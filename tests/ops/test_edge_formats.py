@@ -58,7 +58,6 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR format")  # by PyG's convolution
 def test_layers_and_transforms_take_every_format(name, store):
-    torch.manual_seed(0)
     layer = nn.GPSLayer(8, GCNConv(8, 8), MODULES[name]()).eval()
     data = Data(x=torch.randn(5, 8), edge_index=to_undirected(DATA.edge_index), num_nodes=5)
     add = transforms.that_add(layer.attn.requires, seed=0)

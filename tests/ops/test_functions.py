@@ -45,7 +45,6 @@ FUNCTIONS = {
 
 @pytest.fixture(params=FUNCTIONS)
 def case(request):
-    torch.manual_seed(0)
     return FUNCTIONS[request.param], [torch.randn(size, dtype=torch.float64) for size in SIZES[request.param]]
 
 

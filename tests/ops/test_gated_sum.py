@@ -12,7 +12,6 @@ MULTI = torch.tensor([[0, 0, 2, 1, 1, 3], [1, 1, 1, 0, 1, 3]])  # a double edge,
 
 
 def draw(num_nodes, num_edges, channels=3, dtype=torch.float64):
-    torch.manual_seed(0)
     nodes, edge = (torch.randn(*size, dtype=dtype) for size in ((num_nodes, 4 * channels), (num_edges, channels)))
     return [x.requires_grad_() for x in (nodes, edge, torch.rand(num_edges, 1, dtype=dtype))]
 

@@ -9,7 +9,6 @@ from tests.ops.compare import assert_dropout_keeps_the_mean, with_gradients
 
 
 def draw(num_nodes, heads, width, rank, dtype=torch.float64):
-    torch.manual_seed(0)
     shapes = [(num_nodes, 2 * heads, width), (num_nodes, rank), (2 * heads, width, rank + 1), (2, rank, width)]
     return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
 

@@ -39,13 +39,12 @@ def _no_curves(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def surroundings(shared_cache, monkeypatch):
-    """A separate cache, one thread, and a random state that is restored after the test."""
+    """A separate cache, and one thread."""
     monkeypatch.setenv("TOPOMASK_CACHE", str(shared_cache))
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-    torch.set_rng_state(state)
 
 
 def two_processes(*arguments, **settings):

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 pytest.importorskip("matplotlib").use("Agg")
 
@@ -15,9 +14,6 @@ def read(script, name):
 @pytest.fixture
 def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    state = torch.get_rng_state()
-    yield
-    torch.set_rng_state(state)
 
 
 def kinds(notebook):

@@ -129,7 +129,6 @@ EVERYWHERE = {
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_inputs_on_the_cpu_are_computed_there_whatever_the_default_device_is(name):
     prepare = Compose([AddRandomWalks(seed=0), AddExpanderEdges(seed=0), AddTreeOrder()])
-    torch.manual_seed(0)
     attn, x = EVERYWHERE[name](), torch.randn(9, 8, requires_grad=True)
     found = []
     for device in ("cpu", "meta"):

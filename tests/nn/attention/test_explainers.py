@@ -14,7 +14,6 @@ from pyg_topomask.testing.examples import prepared
 
 
 def _model(attn, conv=lambda layer: GCNConv(8, 8)):
-    torch.manual_seed(0)
     model = GPSModel(8, 8, 3, 2, conv, attn, norm=None).eval()
     data = Batch.from_data_list(prepared(model, [GRAPHS["star"], GRAPHS["path"]], num_walks=4))
     data.x = torch.randn(data.num_nodes, 8)

@@ -31,7 +31,6 @@ EVERY = [
 @pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize(("name", "settings"), EVERY)
 def test_every_attention_has_finite_gradients(name, settings, equal):
-    torch.manual_seed(0)
     attn, walks = ATTENTION[name](8, heads=2, **settings), AddRandomWalks(num_walks=4, seed=0)
     edges = AddExpanderEdges(degree=2, num_virtual=settings.get("num_virtual", 0), seed=0)
     data = Batch.from_data_list([edges(walks(GRAPHS[graph].clone())) for graph in ("path", "star", "two_parts")])

@@ -44,7 +44,6 @@ def test_a_line_has_costs_or_a_problem(tiny_file, monkeypatch):
 
 
 def test_one_graph_gets_a_line_where_another_order_of_its_nodes_helps(registries, tmp_path, monkeypatch):
-    torch.manual_seed(0)
     numbers, nodes = torch.randperm(20_000), torch.arange(20_000)
     edges = torch.stack([numbers, numbers.roll(1)])
     ring = Data(torch.randn(20_000, 4), torch.cat([edges, edges.flip(0)], 1), y=nodes % 2)
