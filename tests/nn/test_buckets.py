@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.nn import BatchNorm1d, Linear, Sequential
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
@@ -235,18 +236,13 @@ def test_at_most_twelve_percent_are_added(attn):
 @pytest.mark.parametrize("attn", [GRF, lambda: nn.PrimphormerAttention(8, 2)])
 def test_each_bucket_is_compiled_once(attn):
     torch._dynamo.reset()
-    model, compiled = model_of(attn).double(), []
-
-    def backend(graph, inputs):
-        compiled.append(graph)
-        return graph
-
-    called = torch.compile(model.eval(), backend=backend, fullgraph=True, dynamic=False)
+    model, counter = model_of(attn).double(), CompileCounter()
+    called = torch.compile(model.eval(), backend=counter, fullgraph=True, dynamic=False)
     batches = batches_of(model, size=24, count=240, nodes=20)
     for plain, padded in batches:
         found = called(padded.x, padded.edge_index, plan=padded.plan)[: plain.num_graphs]
         torch.testing.assert_close(found, call_model(model, plain, None), **PADDED)
-    assert len(compiled) == len({shapes_of(padded) for _, padded in batches}) < 10
+    assert counter.frame_count == len({shapes_of(padded) for _, padded in batches}) < 10
 
 
 def test_refusals():

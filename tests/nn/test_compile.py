@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend as Counter
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
@@ -21,17 +22,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 @pytest.fixture(autouse=True)
 def fresh():
     torch._dynamo.reset()
-
-
-def compiled(module, counts=None, **settings):
-    """The compiled module; ``counts`` collects the number of nodes of each graph that is compiled."""
-
-    def backend(graph, inputs):
-        if counts is not None:
-            counts.append(len(graph.graph.nodes))
-        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
-
-    return torch.compile(module, backend=backend, **settings)
 
 
 def results(model, called, x, batch):
@@ -59,15 +49,15 @@ def batches():
 @pytest.mark.parametrize("name", ["GRF", "SAN", "Exphormer", "Primphormer"])
 def test_compiled_model_serves_all_batches(name, batches):
     """Nothing is compiled again for a batch of other sizes."""
-    attn, counts = ATTENTION[name], []
+    attn, counter = ATTENTION[name], Counter("aot_eager")
     model = GPSModel(8, 8, 3, 2, lambda _: GCNConv(8, 8), lambda _: attn(8, heads=2), norm="node_layer_norm")
-    called = compiled(model, counts, dynamic=True)
+    called = torch.compile(model, backend=counter, dynamic=True)
     for batch in batches:
         x = torch.randn(batch.num_nodes, 8)
         torch.testing.assert_close(results(model, called, x, batch), results(model, model, x, batch))
         if batch is batches[0]:
-            first = len(counts)
-    assert len(counts) == first
+            first = counter.frame_count
+    assert counter.frame_count == first
 
 
 def test_compiled_model_of_a_config():
@@ -76,15 +66,15 @@ def test_compiled_model_of_a_config():
     config = load(CONFIGS / "primphormer" / "peptides-func.yaml", small.split()).config
     batch = fake_batch(config, source_of(config))
     torch.manual_seed(0)
-    model, counts = build_model(config, batch.x.size(1), 2, batch.edge_attr.size(1)), []
+    model, counter = build_model(config, batch.x.size(1), 2, batch.edge_attr.size(1)), Counter("aot_eager")
     state, found = copy.deepcopy(model.state_dict()), []
-    for called in (compiled(model, counts, dynamic=True), model):
+    for called in (torch.compile(model, backend=counter, dynamic=True), model):
         model.load_state_dict(state)  # of batch norms
         out = called(batch)
         loss = out.square().sum() + auxiliary_loss(model)
         found.append([out, loss, *torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)])
     torch.testing.assert_close(*found)
-    assert counts
+    assert counter.frame_count > 0
 
 
 def test_compiled_stack_with_checkpoints(batches):
@@ -102,7 +92,7 @@ def test_compiled_stack_with_checkpoints(batches):
 
 def test_wrong_input_of_a_compiled_attention_is_refused(batches):
     attn, x = ATTENTION["GRF"](8, heads=2), torch.randn(batches[0].num_nodes, 8)
-    called = compiled(attn)
+    called = torch.compile(attn, backend="aot_eager")
     with pytest.raises(ValueError, match="'x' holds NaN or infinity, first at node 3"):
         called(x.index_fill(0, torch.tensor([3]), torch.nan), batches[0].batch, batches[0])
     with pytest.raises(ValueError, match="AddRandomWalks"):

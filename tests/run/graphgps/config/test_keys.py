@@ -23,12 +23,9 @@ BIAS = "dataset.node_encoder_name=TypeDictNode+GraphormerBias posenc_GraphormerB
 BIAS += " ".join(f"posenc_GraphormerBias.num_{name}=5" for name in ("spatial_types", "in_degrees", "out_degrees"))
 CUSTOM = "model.type=custom_gnn gnn.layer_type=gineconv gnn.residual=true gnn.dim_inner=64"
 RRWP = "posenc_RRWP.enable=true posenc_RRWP.kernel.times_func="
-SEVERAL = "there are several graphs, or "
 EXPHORMER = "gt.layer_type=GIN+Exphormer"
 REGIONS = "dataset.name=edge_wt_region_boundary"
 ALONG = "topomask.transition=attention"
-NO_EDGES = "a convolution, an attention or the bias of pairs reads encoded edge features"
-SPLIT = "the kind of split, dataset.split_mode, has this setting"
 
 
 @pytest.mark.parametrize(
