@@ -1,8 +1,8 @@
 """What attention adds to message passing on molecules: one stack with each attention, and with none.
 
     python scripts/reproduce/molecules.py --quick                             # a trial
-    python scripts/reproduce/molecules.py --datasets ogbg-molhiv              # 3 seeds; 2 hours on one core
-    python scripts/reproduce/molecules.py --datasets peptides-func            # 3 seeds; 45 hours on one core
+    python scripts/reproduce/molecules.py --datasets ogbg-molhiv              # 3 seeds; 3.5 hours on one core
+    python scripts/reproduce/molecules.py --datasets peptides-func            # 3 seeds; 25 to 45 hours on one core
     python scripts/reproduce/molecules.py --datasets "peptides-func, 250 epochs" --methods "half hop" "Linear" \
         "k-MIP, published" "GatedGCN, published"                              # 3 seeds; 80 hours
 

@@ -2,9 +2,9 @@
 
     python scripts/reproduce/moses.py --quick                         # a trial
     python scripts/reproduce/moses.py --datasets logP --methods none "hop" "Linear"
-    python scripts/reproduce/moses.py                                 # 3 seeds of all rows; 15 hours on one core
+    python scripts/reproduce/moses.py                                 # 3 seeds of all rows; 8 hours on one core
     python scripts/reproduce/moses.py --datasets "logP, fresh seeds" --runs 10             # seeds 10 to 19; 9 hours
-    python scripts/reproduce/moses.py --datasets "autocorrelations, fresh seeds" --runs 5  # seeds 10 to 14; 3 hours
+    python scripts/reproduce/moses.py --datasets "autocorrelations, fresh seeds" --runs 5  # seeds 10 to 14; 1.5 hours
 
 Targets: penalised logP, as in the ZINC benchmark, and Moreau-Broto autocorrelations of electronegativity at 1 to 8
 bonds, which are computed from the graph, so that a mask of distances must win there. Four layers, 4 heads, kernel

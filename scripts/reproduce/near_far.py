@@ -1,7 +1,7 @@
 """Near against far in one target: which layers tell a node's surroundings apart from its whole graph?
 
     python scripts/reproduce/near_far.py --quick        # a trial
-    python scripts/reproduce/near_far.py                # all rows, 3 seeds; 7 minutes on one core
+    python scripts/reproduce/near_far.py                # all rows, 3 seeds; 9 minutes on one core
 
 Graphs are those of the task "share" of `LongRangeDataset`: random points with 4 labels, each linked to its 3 nearest
 ones. The target of a node is the share of its own label within 4 hops, minus the share in its graph. So a layer must
