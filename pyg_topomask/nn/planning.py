@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch_geometric.data import Data
 
+from pyg_topomask.fingerprint import describe
 from pyg_topomask.nn.graph_attributes import OF_TOKENS
 from pyg_topomask.ops.segment import check_batch, segments
 
@@ -37,12 +38,14 @@ def of_graph(graph: Data | None, batch: Tensor, requires: Iterable[str], moving:
 
 
 def kind_of(module: Module) -> Any:
-    """What decides about the plan of a module: its classes and settings; modules of one kind share their plans."""
-    simple = (bool, int, float, str, tuple, type(None))
-    return tuple(
-        (name, type(part), *((key, repr(value)) for key, value in vars(part).items() if isinstance(value, simple)))
-        for name, part in module.named_modules()
-    )
+    """What decides about the plan of a module: its classes, settings and buffers. Modules of one kind share plans."""
+    simple = (bool, int, float, str, tuple, list, type(None))
+    found = []
+    for name, part in module.named_modules():
+        settings = [(key, repr(value)) for key, value in vars(part).items() if isinstance(value, simple)]
+        buffers = [(key, describe(buffer)) for key, buffer in part.named_buffers(recurse=False)]
+        found.append((name, type(part), *settings, *buffers))
+    return tuple(found)
 
 
 @contextmanager

@@ -226,6 +226,18 @@ def test_equal_layers_share_their_plan():
     assert plan.nbytes < 2 * (first.nbytes + full.nbytes)
 
 
+def test_layers_that_differ_in_a_constant_have_plans_of_their_own():
+    """The kernel of walks is a part of the plan, and its constants are buffers, also after weights are loaded."""
+    layers = [nn.GKATAttention(8, 2, kernel="softmax", decay=decay) for decay in (1.0, 0.1)]
+    model = model_of(*(lambda layer=layer: layer for layer in layers)).double().eval()
+    batch = next(batches_for(model))
+    plain = model_of(*[lambda: nn.GKATAttention(8, 2, kernel="softmax")] * 2).double().eval()
+    plain.load_state_dict(model.state_dict())
+    expected = model(batch.x, batch.edge_index, graph=batch)
+    for one in (model, plain):
+        torch.testing.assert_close(one(batch.x, batch.edge_index, plan=one.plan(batch)), expected)
+
+
 def test_a_plan_is_frozen_and_says_its_bytes():
     attn = nn.GRFAttention(8, 2)
     plan = attn.plan(next(batches_for(attn)))
