@@ -26,7 +26,7 @@ Packed = dict[str, tuple[Tensor, list[int], int] | tuple[list[Any], None, None]]
 """For each attribute: the joined tensor, each graph's size and the joined dimension; or the list of values."""
 
 _CHUNK_NODES = 16_384  # nodes of a group of graphs
-_FORMAT = 5
+_FORMAT = 6
 
 
 def precompute(
@@ -38,7 +38,7 @@ def precompute(
 ) -> list[Data]:
     """Graphs with all attributes that the transforms add, computed for many graphs at a time and stored on disk.
 
-    A transform processes a group of graphs of similar size at once, and receives the graphs as they were given.
+    A transform processes a group of graphs of similar size at once, after the transforms before it.
 
     The added attributes are stored in one file. Its name is a hash of the package's version, torch's default dtype, the
     transforms with their settings (including seeds) and the graphs' contents, so that a change of these leads to
@@ -118,7 +118,9 @@ def _compute(
     for begin, end in together([sizes[position] for position in order], _CHUNK_NODES):
         group = [graphs[position] for position in order[begin:end]]
         for transform in transforms:
-            for position, added in zip(order[begin:end], transform.additions(group)):
+            additions = transform.additions(group)
+            group = attached(group, additions)
+            for position, added in zip(order[begin:end], additions):
                 found[position] |= {key: x.cpu() if isinstance(x, Tensor) else x for key, x in added.items()}
         if tick is not None:
             tick(end)

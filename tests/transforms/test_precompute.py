@@ -11,11 +11,13 @@ from torch_geometric.transforms import AddRandomWalkPE, Compose
 
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import (
+    AddHops,
     AddLaplacianEncoding,
     AddRandomWalkEncoding,
     AddRandomWalks,
     AddRelativeWalkEncoding,
     AddTreeOrder,
+    RelabelNodes,
     precompute,
 )
 from pyg_topomask.transforms import precompute as precompute_function
@@ -93,6 +95,14 @@ def test_walks_and_trees_are_kept_too(tmp_path):
             precompute(UNWEIGHTED, unseeded, cache=tmp_path)
     assert "walk_index" in precompute(UNWEIGHTED, AddRandomWalks(), cache=False)[0]
     precompute(UNWEIGHTED, AddTreeOrder(), cache=tmp_path)  # without random numbers
+
+
+def test_each_transform_sees_what_those_before_it_did(tmp_path):
+    steps = Compose([RelabelNodes(), AddHops(2), AddRandomWalks(seed=1), AddRandomWalks(seed=2, independent=False)])
+    mixed = torch.randperm(30)
+    given = [Data(edge_index=mixed[path(30).edge_index], num_nodes=30), path(9)]
+    for cache in (False, tmp_path, tmp_path):
+        assert_same([steps(data.clone()) for data in given], precompute(given, steps, cache=cache))
 
 
 def test_what_a_transform_deletes_is_gone(tmp_path):
