@@ -27,11 +27,12 @@ class SyntheticDataset(InMemoryDataset):
         settings: Settings that the graphs depend on, in the order of the file's name.
         num_graphs: Number of graphs, at least 1.
         seed: Non-negative. Graph ``i`` depends only on ``seed``, ``i`` and the settings, not on ``num_graphs``.
-        **transforms: ``transform``, applied at each access, and ``pre_transform``, applied once before saving.
+        **transforms: ``transform``, applied at each access, and ``pre_transform``, applied once before saving; with
+            ``force_reload=True``, graphs are made and saved again.
 
     Raises:
         ValueError: If ``num_graphs`` or ``seed`` is out of range.
-        TypeError: If one of the sizes or the seed is not an integer.
+        TypeError: If one of the sizes or the seed is not an integer, or there is a ``pre_filter``.
     """
 
     version = 1
@@ -39,12 +40,14 @@ class SyntheticDataset(InMemoryDataset):
     def __init__(
         self, root: str, settings: dict[str, int | str], num_graphs: int, seed: int, **transforms: Callable | None
     ) -> None:
+        if transforms.get("pre_filter") is not None:
+            raise TypeError(f"{type(self).__name__} takes no 'pre_filter': choose graphs by dataset[[0, 2, …]]")
         self.settings = {**settings, "num_graphs": num_graphs, "seed": seed}
         num_graphs = check_integer("num_graphs", num_graphs, 1)
         seed = check_integer("seed", seed, 0, "numpy's generators do not accept negative seeds")
         super().__init__(root, **transforms)
         path = Path(self.processed_paths[0])
-        if not path.exists():
+        if self.force_reload or not path.exists():
             self._write(path)
         self.load(str(path))
 

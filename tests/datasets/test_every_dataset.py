@@ -65,6 +65,7 @@ def test_a_graph_depends_on_seed_and_number_alone(tmp_path, name):
         (partial(MotifDataset, motif="grid", num_nodes=9), ValueError, "'num_nodes' must be at least 10.*got 9"),
         (partial(MotifDataset, motif="grid", num_graphs=0), ValueError, "'num_graphs' must be at least 1.*got 0"),
         (partial(MotifDataset, motif="grid", num_graphs=10.0), TypeError, "'num_graphs' must be an int.*10.0"),
+        (partial(MotifDataset, motif="grid", pre_filter=bool), TypeError, "MotifDataset takes no 'pre_filter'"),
         (partial(MotifDataset, motif="grid", seed=-1), ValueError, "'seed' must be at least 0.*got -1"),
         (partial(InducedCycleDataset, num_nodes=4), ValueError, "'num_nodes' must be at least 5.*got 4"),
         (partial(LongRangeDataset, task="line"), ValueError, "'task' must be one of share, tree, ring"),
@@ -99,6 +100,22 @@ def test_every_setting_has_its_own_file(tmp_path, monkeypatch):
     Circles(tmp_path)
     assert len(files(tmp_path)) == 9
     assert Circles(tmp_path, transform=Constant())[0].x.shape == (22, 6)
+
+
+def read_elsewhere(data):
+    return AddRandomWalkPE(ELSEWHERE["length"])(data)
+
+
+ELSEWHERE = {"length": 2}
+
+
+def test_force_reload_makes_the_graphs_again(tmp_path, monkeypatch):
+    """The name of the file has a hash of the code of a ``pre_transform``, and not of what it reads elsewhere."""
+    Circles(tmp_path, pre_transform=read_elsewhere)
+    monkeypatch.setitem(ELSEWHERE, "length", 3)
+    for _ in range(2):
+        assert Circles(tmp_path, pre_transform=read_elsewhere, force_reload=True)[0].random_walk_pe.size(1) == 3
+    assert len(files(tmp_path)) == 1
 
 
 def test_a_broken_run_and_a_full_disk_leave_nothing_behind(tmp_path, monkeypatch):
