@@ -32,7 +32,6 @@ FILE.loader.exec_module(mode)
 
 
 def build(name):
-    torch.manual_seed(0)
     return ATTENTIONS[name](8) if name in ATTENTIONS else MaskedAttention(8, mask=MASKS[name]())
 
 
@@ -58,34 +57,31 @@ def test_a_plan_counts_no_graphs(monkeypatch):
     torch.testing.assert_close(found.inner, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [*ATTENTIONS, *MASKS])
-def test_equals_the_cpu(name):
-    """The values are those of the CPU, although other engines serve there."""
-    attn = build(name)
-    names = ["path"] * 3 if "grid_shape" in attn.requires else ["path", "star", "single", "two_parts"]
+def equals_the_cpu(attn, names, dtype=torch.float32, tolerance=1e-4):
+    """What a step launches; its values are those of the CPU, although other engines serve there."""
     graphs = prepared(attn, [GRAPHS[graph].clone() for graph in names])
-    x = torch.randn(sum(graph.num_nodes for graph in graphs), 8)
-    wanted = gradients(attn, Batch.from_data_list(graphs), x.clone().requires_grad_())
-    attn = build(name)
+    x = torch.randn(sum(graph.num_nodes for graph in graphs), 8).to(dtype)
+    wanted = gradients(copy.deepcopy(attn), Batch.from_data_list(graphs), x.clone().requires_grad_())
     with mode.AsIfCuda() as gpu:
         batch, there = Batch.from_data_list(graphs).to(mode.DEVICE), x.to(mode.DEVICE).requires_grad_()
         found = gradients(mode.to_cuda(attn), batch, there)
-    assert gpu.launches.total() > 10
-    torch.testing.assert_close([x.inner for x in found], wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close([x.inner for x in found], wanted, rtol=tolerance, atol=tolerance)
+    return gpu
+
+
+@pytest.mark.parametrize("name", [*ATTENTIONS, *MASKS])
+def test_every_attention_and_mask_equals_the_cpu(name):
+    attn = build(name)
+    names = ["path"] * 3 if "grid_shape" in attn.requires else ["path", "star", "single", "two_parts"]
+    assert equals_the_cpu(attn, names).launches.total() > 10
 
 
 @pytest.mark.parametrize("name", ["GKAT kernel=softmax", "Exphormer"])
 def test_kernels_read_half_precision(name):
     """Keys and values stay as they are; the output has the dtype of the input, as on the CPU."""
-    attn = build(name).bfloat16()
-    graphs = prepared(attn, [GRAPHS["path"].clone(), GRAPHS["star"].clone()])
-    x = torch.randn(sum(graph.num_nodes for graph in graphs), 8).bfloat16()
-    wanted = gradients(copy.deepcopy(attn), Batch.from_data_list(graphs), x.clone().requires_grad_())
-    with mode.AsIfCuda() as gpu:
-        batch, there = Batch.from_data_list(graphs).to(mode.DEVICE), x.to(mode.DEVICE).requires_grad_()
-        found = gradients(mode.to_cuda(attn), batch, there)
-    assert [x.dtype for x in gpu.kernels[0][2][:4]] == [torch.float32, x.dtype, x.dtype, torch.float32]
-    torch.testing.assert_close([x.inner for x in found], wanted, rtol=0.05, atol=0.05)
+    half = torch.bfloat16
+    gpu = equals_the_cpu(build(name).to(half), ["path", "star"], half, 0.05)
+    assert [x.dtype for x in gpu.kernels[0][2][:4]] == [torch.float32, half, half, torch.float32]
 
 
 @pytest.mark.parametrize(("num_nodes", "widths", "topk"), [(0, (3, 3), 2), (3, (10, 64), 50), (3, (10, 32), 128)])
