@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout, leaky_relu, pad
-from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.functions import Bilinear
+from pyg_topomask.ops.functions import Bilinear, recomputed
 from pyg_topomask.ops.hashing import keep_factors
 from pyg_topomask.ops.numerics import absolute
 from pyg_topomask.ops.sparse import Pattern, row_maximum, sampled_product, spmm
@@ -80,7 +79,7 @@ class Kernel(NamedTuple):
         if not again and (not q.is_cpu or torch.compiler.is_compiling()):  # one launch for all heads
             return pattern.restore(call(of_pair, q, k, v, *given))
         if again:
-            call = partial(checkpoint, call, use_reentrant=False)
+            call = partial(recomputed, call)
         # Split, since the gradient of indexing one head would be as large as all heads. CPUs take less time by head.
         optional = (repeat(x) if x is None or x.dim() == 1 else x.split(1, dim=1) for x in given)
         heads = zip(*([y.contiguous() for y in x.split(1, dim=1)] for x in (q, k, v)), *optional)

@@ -387,3 +387,12 @@ def test_heads_computed_again_give_the_same(kernel):
         kept.append(sum(held))
     assert_bits(*found, "pairs")
     assert kept[1] < kept[0]
+
+
+def test_heads_are_not_computed_again_by_torch_func():
+    """It has no rules for checkpoints."""
+    problem, inputs = problem_of(KERNELS["softmax"], MASKS["factored"])
+    wanted = torch.autograd.grad(pairs.attend(problem).sum(), inputs[0])
+    with limits.override(pairs_at_once=0, per_stored=0):
+        found = torch.func.grad(lambda q: pairs.attend(replace(problem, q=q)).sum())(problem.q.detach())
+    torch.testing.assert_close(found, *wanted)
