@@ -15,7 +15,7 @@ from pyg_topomask.operators import BorderedOperator
 from pyg_topomask.operators.bordered import with_tokens
 from pyg_topomask.ops.attention.full_softmax import all_pairs
 from pyg_topomask.ops.attention.mask import AttentionMask
-from pyg_topomask.ops.edges.block_sparse import one_graph
+from pyg_topomask.ops.segment import batch_of_rows
 
 _BATCH, _EDGES, _COUNT = OF_TOKENS
 
@@ -64,8 +64,7 @@ class GraphToken(Resettable):
             the bias of their pairs, or :obj:`None`; the position of each node among them, ``[N]``; and that of each
             token, ``[B]``.
         """
-        given = graph.get("batch")
-        batch = one_graph(x.size(0), x.device) if given is None else given.long()
+        batch = batch_of_rows(graph.get("batch"), x).long()
         node, token, wider_batch = with_tokens(batch, num_graphs)
         total = wider_batch.numel()
         out = self.node.to(x.dtype).expand(total, -1).index_copy(0, node, x)

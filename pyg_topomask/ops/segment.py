@@ -11,7 +11,7 @@ from torch import Tensor
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import holds
 from pyg_topomask.ops.functions import Linear
-from pyg_topomask.ops.memo import kept_property, once_per_batch
+from pyg_topomask.ops.memo import kept_property, once_per_batch, once_per_setting
 from pyg_topomask.ops.sparse import row_pointers
 
 # Groups of graphs (`SizeGroups`): twice the binary logarithm of the most nodes in the first one, and their number.
@@ -132,6 +132,17 @@ class _Place(Linear):
     @staticmethod
     def adjoint(slot: Tensor, total: int, back: bool) -> tuple[Tensor, int, bool]:
         return slot, total, not back
+
+
+def batch_of_rows(batch: Tensor | None, x: Tensor) -> Tensor:
+    """``batch``, or that of one graph with a node for each row of ``x`` if it is :obj:`None`."""
+    return _one_graph(x.size(0), x.device) if batch is None else batch
+
+
+@once_per_setting(4)
+def _one_graph(num_nodes: int, device: torch.device) -> Tensor:
+    """Repeated calls return the same tensor, so `once_per_batch` finds its results."""
+    return torch.zeros(num_nodes, dtype=torch.int64, device=device)
 
 
 def check_batch(batch: Tensor, num_nodes: int) -> None:

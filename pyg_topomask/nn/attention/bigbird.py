@@ -8,7 +8,8 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.card import Card, keys_of
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
-from pyg_topomask.ops.edges.block_sparse import block_sparse_support, one_graph
+from pyg_topomask.ops.edges.block_sparse import block_sparse_support
+from pyg_topomask.ops.segment import batch_of_rows
 
 
 class BigBirdAttention(MaskedAttention):
@@ -71,7 +72,6 @@ class BigBirdAttention(MaskedAttention):
 
     def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> SparseFactorOperator:
         """Ones on the pairs of nodes whose blocks see each other."""
-        batch = one_graph(x.size(0), x.device) if batch is None else batch
-        pattern = block_sparse_support(batch, self.block_size, self.num_random, self.seed)
+        pattern = block_sparse_support(batch_of_rows(batch, x), self.block_size, self.num_random, self.seed)
         ones = torch.ones(pattern.nnz, device=x.device)
         return SparseFactorOperator(Factor(pattern, ones), None, x.size(0))

@@ -92,7 +92,7 @@ class FullAttention(Attention):
         (q, k, _), attn_bias = self._split_heads(self.qkv(x)), self._bias(graph)
         with torch.autocast(x.device.type, enabled=False):
             q, k = at_least_float32(q, k)
-            pairs = pairs_of_graphs(batch, len(x), x.device)
+            pairs = pairs_of_graphs(batch, x)
             bias = q.new_zeros(pairs.size(1), 1) if attn_bias is None else attn_bias.to(q.dtype)
             pairs, bias = pairs_of_rows(pairs, bias, rows)
             return pairs, softmax(pair_scores(pairs, q, k) + bias, pairs[0], num_nodes=len(x))

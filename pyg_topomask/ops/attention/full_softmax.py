@@ -8,10 +8,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from pyg_topomask import plan as plans
 from pyg_topomask.ops.attention.block_means import softmax_in_graphs
 from pyg_topomask.ops.blocks import BlockLayout, layout_of
-from pyg_topomask.ops.edges.block_sparse import one_graph
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.segment import SizeGroups, in_groups, ragged_ranges
+from pyg_topomask.ops.segment import SizeGroups, batch_of_rows, in_groups, ragged_ranges
 
 # Nodes of the largest graph up to which compiled code serves attention without a bias.
 _MOST_COMPILED = 256
@@ -63,7 +62,8 @@ def segment_softmax_attention(
     if bias is not None:
         if not plans.reading():
             check_pair_bias(bias, groups.num_nodes, q.size(1))
-        placed = bias.new_zeros(sum(layout.lengths), bias.size(1)).index_copy(0, _places(layout, batch, q), bias)
+        places = _places(batch_of_rows(batch, q), layout)
+        placed = bias.new_zeros(sum(layout.lengths), bias.size(1)).index_copy(0, places, bias)
         biases = layout.split(placed.to(q.dtype))
 
     def attend(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -84,13 +84,9 @@ def _is_small(groups: SizeGroups) -> bool:
     return max(groups.num_nodes, default=0) <= _MOST_COMPILED
 
 
-def _places(layout: BlockLayout, batch: Tensor | None, like: Tensor) -> Tensor:
-    """Place of each pair of `all_pairs` among the entries of the blocks of a layout, ``[P]``."""
-    return _places_of_pairs(one_graph(like.size(0), like.device) if batch is None else batch, layout)
-
-
 @once_per_batch
-def _places_of_pairs(batch: Tensor, layout: BlockLayout) -> Tensor:
+def _places(batch: Tensor, layout: BlockLayout) -> Tensor:
+    """Place of each pair of `all_pairs` among the entries of the blocks of a layout, ``[P]``."""
     query, key = all_pairs(batch)
     return layout.row_start.index_select(0, query) + layout.column.index_select(0, key)
 

@@ -11,7 +11,7 @@ from pyg_topomask.ops.attention.full_softmax import all_pairs
 from pyg_topomask.ops.attention.kernels import by_head
 from pyg_topomask.ops.attention.mask import rows_of
 from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.ops.edges.block_sparse import one_graph
+from pyg_topomask.ops.segment import batch_of_rows
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 
 PairWeights: TypeAlias = tuple[Tensor, Tensor]
@@ -48,9 +48,9 @@ def pair_scores(pairs: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return sampled_product(Pattern(pairs[0], pairs[1], len(q), len(k)), q * q.size(-1) ** -0.5, k)
 
 
-def pairs_of_graphs(batch: Tensor | None, num_nodes: int, device: torch.device) -> Tensor:
-    """All pairs (query, key) of nodes of the same graph, ``[2, P]``."""
-    return all_pairs(one_graph(num_nodes, device) if batch is None else batch)
+def pairs_of_graphs(batch: Tensor | None, x: Tensor) -> Tensor:
+    """All pairs (query, key) of nodes of the same graph, ``[2, P]``; ``x`` has a row for each node."""
+    return all_pairs(batch_of_rows(batch, x))
 
 
 def sorted_pairs(pairs: Tensor, weights: Tensor, num_nodes: int) -> PairWeights:
@@ -89,14 +89,13 @@ def _listed(problem: Problem) -> tuple[Pattern, Tensor, Tensor]:
     """Pairs of the problem's rows, and their entries of mask and bounding mask, ``[P]`` or ``[P, H]``."""
     if problem.mask is not None and problem.support is not None:
         return problem.pairs().evaluated()
-    num_nodes, device = problem.k.size(0), problem.k.device
     if problem.rows is None:
-        row, col = pairs_of_graphs(problem.batch, num_nodes, device)
+        row, col = pairs_of_graphs(problem.batch, problem.k)
     else:
-        graph = one_graph(num_nodes, device) if problem.batch is None else problem.batch
+        graph = batch_of_rows(problem.batch, problem.k)
         col = (graph == graph[problem.rows[0]]).nonzero().squeeze(1)
         row = torch.zeros_like(col)
-    pattern = Pattern(row, col, len(problem.q), num_nodes)
+    pattern = Pattern(row, col, len(problem.q), len(problem.k))
     if problem.mask is None:
         ones = problem.v.new_ones(pattern.nnz)
         return pattern, ones, ones

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.hashing import GOLDEN, MIX_1, below, mix, wrap
-from pyg_topomask.ops.memo import once_per_batch, once_per_setting
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import ragged_ranges, segments
 from pyg_topomask.ops.sparse import Pattern
 
@@ -50,12 +50,6 @@ def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: 
     row, entry = ragged_ranges(first[block], per_block[block], num_rows)
     pair, col = ragged_ranges(start[seen[entry]], size[seen[entry]], num_pairs)
     return Pattern(row[pair], col, batch.numel(), batch.numel())
-
-
-@once_per_setting(4)
-def one_graph(num_nodes: int, device: torch.device) -> Tensor:
-    """``batch`` of a single graph. Repeated calls return the same tensor, so `once_per_batch` finds its results."""
-    return torch.zeros(num_nodes, dtype=torch.long, device=device)
 
 
 def _cut(ptr: list[int], block_size: int) -> _Blocks:

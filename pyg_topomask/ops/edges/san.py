@@ -11,11 +11,10 @@ from torch_geometric.utils import softmax
 
 from pyg_topomask.ops.attention.weights import PairWeights, pair_scores, pairs_of_graphs, sorted_pairs
 from pyg_topomask.ops.blocks import block_layout, fill_blocks
-from pyg_topomask.ops.edges.block_sparse import one_graph
 from pyg_topomask.ops.edges.edge_softmax import edge_scores, typed_edges
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import with_ones
-from pyg_topomask.ops.segment import in_groups, size_groups
+from pyg_topomask.ops.segment import batch_of_rows, in_groups, size_groups
 from pyg_topomask.ops.sparse import Pattern, row_maximum, spmm
 
 
@@ -95,7 +94,7 @@ def san_weights(
     """Weights that `san_attention` gives to values; arguments as there. Equal edges are one pair."""
     pairs, scores = edge_index.long().flip(0), edge_scores(q, k, edge, edge_index)
     if absent is not None:
-        query, key = pairs_of_graphs(batch, len(q), q.device)
+        query, key = pairs_of_graphs(batch, q)
         edges = pairs[0] * len(q) + pairs[1]
         others = torch.stack([query, key])[:, (query != key) & ~torch.isin(query * len(q) + key, edges)]
         scores = torch.cat([scores, pair_scores(others, *absent) + log(gamma)])
@@ -124,7 +123,7 @@ def _non_edge_softmax(
 
     As in `sums_in_blocks`, weights are (senders, receivers), and channels come before nodes.
     """
-    batch = one_graph(v.size(0), v.device) if batch is None else batch
+    batch = batch_of_rows(batch, v)
     groups = size_groups(batch)
     hidden = _edges_and_loops(edge_index, batch)
 

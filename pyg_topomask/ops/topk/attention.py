@@ -20,11 +20,10 @@ from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
 from pyg_topomask.ops.attention.mask import PatternMask
 from pyg_topomask.ops.attention.masked import masked_softmax_attention
 from pyg_topomask.ops.blocks import block_layout
-from pyg_topomask.ops.edges.block_sparse import one_graph
 from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.segment import check_batch, segments
+from pyg_topomask.ops.segment import batch_of_rows, check_batch, segments
 from pyg_topomask.ops.topk.means import kept_means
 from pyg_topomask.ops.topk.search import check_finite, find_keys, head_rows, search_keys
 
@@ -85,7 +84,7 @@ def _attend(
     dropout: float,
     recompute: bool,
 ) -> Tensor:
-    batch = one_graph(q.size(0), q.device) if batch is None else batch
+    batch = batch_of_rows(batch, q)
     check_batch(batch, q.size(0))
     out: Tensor | None = None
     layout, ends = block_layout(batch), segments(batch)
