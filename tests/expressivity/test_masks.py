@@ -10,6 +10,7 @@ from pyg_topomask.expressivity import distinguishes, pairs
 from pyg_topomask.expressivity.mask_rows import entries_of
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 from tests.expressivity.graphs import cycles, graph, random_graph, relabelled
+from tests.matrices import normalised_adjacency, power_series
 
 DECALIN = graph(10, [(i, (i + 1) % 10) for i in range(10)] + [(0, 5)])
 BICYCLOPENTYL = graph(10, [(s + i, s + (i + 1) % 5) for s in (0, 5) for i in range(5)] + [(0, 5)])
@@ -29,9 +30,7 @@ def gkat(data, alpha=1.0):
 
 def series(data):
     """An exact power series of the normalised adjacency, with a negative coefficient."""
-    root = testing.dense_adjacency(data).sum(1).clamp(min=1).sqrt()
-    weights = testing.dense_adjacency(data) / root[:, None] / root
-    return torch.eye(data.num_nodes).double() - 0.7 * weights + 0.3 * weights @ weights @ weights
+    return power_series(normalised_adjacency(data), [1.0, -0.7, 0.0, 0.3])
 
 
 VERDICTS = {
@@ -73,18 +72,13 @@ def test_attention_does_what_the_verdicts_say():
     assert gap(lambda data: gkat(data, 0.0)) < 1e-12
 
 
-def of_series(matrix, coeffs):
-    return sum(c * torch.linalg.matrix_power(matrix, k) for k, c in enumerate(coeffs))
-
-
 @pytest.mark.parametrize("name", testing.GRAPHS)
 def test_a_mask_of_walks_has_the_entries_of_infinitely_many(name):
     """Loads are powers of the normalised weights; walkers step uniformly, and go on with probability 0.6."""
     data, f, steps = testing.GRAPHS[name], [1.0, -0.5, 0.3, 0.2], [AddRandomWalks(halt_prob=0.4)]
-    adj = testing.dense_adjacency(data)
-    root, there = torch.where(adj.sum(1) > 0, adj.sum(1), 1).sqrt(), (adj != 0).double()
-    features = of_series(adj / root[:, None] / root, f)
-    visits = of_series(0.6 * there / there.sum(1, keepdim=True).clamp(min=1), [1, 0.5, 0.25, 0.125])
+    there = (testing.dense_adjacency(data) != 0).double()
+    features = power_series(normalised_adjacency(data), f)
+    visits = power_series(0.6 * there / there.sum(1, keepdim=True).clamp(min=1), [1, 0.5, 0.25, 0.125])
     visits = visits / visits.norm(dim=1, keepdim=True).sqrt()
     masks = (nn.GRFMask(max_length=3, initial=f), features), (nn.RWGNKMask(decay=0.5, alpha=0.5, max_length=3), visits)
     for mask, wanted in masks:

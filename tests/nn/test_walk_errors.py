@@ -6,6 +6,7 @@ import torch
 from pyg_topomask import nn, ops, testing
 from pyg_topomask.nn.walk_errors import NUM_WALKS, walks_for
 from pyg_topomask.transforms import AddRandomWalks
+from tests.matrices import normalised_adjacency, power_series
 
 DRAWS, RISK = 8, 0.05
 
@@ -37,9 +38,8 @@ def test_rows_are_those_of_dense_matrices(name, settings, walk, functions, bound
     rows = nn.walk_errors(mask, AddRandomWalks(6, 2, 0.4 if "lengths" not in walk else 0.5, seed=3, **walk), data, head)
     assert [row["walks"] for row in rows] == sorted([6, *NUM_WALKS])
     adj = testing.dense_adjacency(data)
-    root = torch.where(adj.sum(1) > 0, adj.sum(1), 1).sqrt()
-    step, eye = adj / root[:, None] / root, torch.eye(data.num_nodes, dtype=torch.bool)
-    phi, psi = (eye.double() if f is None else f[0] * eye + f[1] * step + f[2] * step @ step for f in functions)
+    step, eye = normalised_adjacency(data), torch.eye(data.num_nodes, dtype=torch.bool)
+    phi, psi = (eye.double() if f is None else power_series(step, f) for f in functions)
     exact = torch.linalg.matrix_power(phi @ psi.T, settings.get("stitch", 1))
     counted = (exact != 0) & ~eye
     degree = (adj != 0).sum(1, keepdim=True)

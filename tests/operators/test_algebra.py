@@ -31,6 +31,7 @@ from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
+from tests.matrices import power_series
 
 
 def matrix(data, value):
@@ -94,11 +95,6 @@ def joined(data, a, b):
     return BlockDiagonalOperator(masks)
 
 
-def series(adjacency, coeffs):
-    powers = torch.stack([adjacency.matrix_power(k) for k in range(coeffs.size(-1))])
-    return torch.einsum("...k,kij->...ij", coeffs, powers)
-
-
 def vectors(data, p):
     return p.s * data.x[:, :2], p.f[:2] * data.x[:, 2:]
 
@@ -136,11 +132,11 @@ CASES = {
     "halves": (lambda d, p: halves(d, p.a, p.b), lambda d, p: with_double(p.A @ p.B.t())),
     "series": (
         lambda d, p: PowerSeriesOperator(d.edge_index, d.num_nodes, p.f),
-        lambda d, p: series(dense_adjacency(d), p.f),
+        lambda d, p: power_series(dense_adjacency(d), p.f),
     ),
     "series_heads": (
         lambda d, p: PowerSeriesOperator(d.edge_index, d.num_nodes, torch.stack([p.f, p.f.flip(0)]), p.a),
-        lambda d, p: series(p.A, torch.stack([p.f, p.f.flip(0)])),
+        lambda d, p: power_series(p.A, torch.stack([p.f, p.f.flip(0)])),
     ),
     "low_rank": (lambda d, p: low_rank(d, *vectors(d, p)), lambda d, p: p.G * outer(*vectors(d, p))),
     "low_rank_heads": (lambda d, p: low_rank(d, *rank_heads(d, p)), lambda d, p: p.G * outer(*rank_heads(d, p))),

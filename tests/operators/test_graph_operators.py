@@ -8,6 +8,7 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask.operators import HeatOperator, PowerSeriesOperator
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
+from tests.matrices import heat_generator
 
 UNDIRECTED = {name: data for name, data in GRAPHS.items() if name != "one_way"}
 
@@ -37,16 +38,7 @@ class TestHeatOperator(OperatorCase):
         return {"time": self.time.clamp(min=0.1), "pair_weight": half}
 
     def reference(self, data):
-        adj = dense_adjacency(data)
-        strength = adj.sum(1)
-        lap = torch.diag(strength) - adj
-        inverse = torch.where(strength > 0, 1 / torch.where(strength > 0, strength, 1), 1)
-        generator = {
-            "combinatorial": lap,
-            "normalized": inverse.sqrt()[:, None] * lap * inverse.sqrt(),
-            "random_walk": lap * inverse,
-            "adjacency": -adj,
-        }[self.laplacian]
+        generator = heat_generator(dense_adjacency(data), self.laplacian)
         return torch.linalg.matrix_exp(-self.time[..., None, None] * generator)
 
 

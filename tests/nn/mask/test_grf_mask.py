@@ -8,8 +8,9 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask import nn, ops, transforms
-from pyg_topomask.testing import GRAPHS, dense_adjacency
+from pyg_topomask.testing import GRAPHS
 from tests.expressivity.graphs import cycles
+from tests.matrices import normalised_adjacency, power_series
 
 F, G = [1.2, 0.5, -0.3], [-0.4, 0.7, 0.2]
 K, DRAWS = len(F) - 1, 500
@@ -21,10 +22,7 @@ def walked(data, **settings):
 
 
 def series(data, coeffs):
-    adj = dense_adjacency(data)
-    scale = torch.where(adj.sum(1) > 0, adj.sum(1), 1).rsqrt()
-    step = scale[:, None] * adj * scale
-    return sum(c * torch.linalg.matrix_power(step, k) for k, c in enumerate(coeffs))
+    return power_series(normalised_adjacency(data), coeffs)
 
 
 def mask_of(f=F, g=G, **settings):

@@ -13,6 +13,7 @@ from torch_geometric.utils import from_networkx, to_undirected
 
 from pyg_topomask import nn, operators, ops, testing, transforms
 from tests.distances import dense_distances
+from tests.matrices import normalised_adjacency, power_series
 from tests.transforms.encoding_cases import grid
 
 
@@ -106,11 +107,8 @@ def test_power_series_of_the_normalised_adjacency(name, symmetric):
     data, f = testing.GRAPHS[name], torch.tensor([[1.2, 0.5, -0.3, 0.25], [0.5, 0.1, 0.2, 0.0]], dtype=torch.float64)
     mask = nn.PowerSeriesMask(heads=2, max_length=3, symmetric=symmetric).double()
     mask.modulation.data.copy_(f)
-    strength = testing.dense_adjacency(data).sum(1)
-    root = torch.where(strength > 0, strength, 1).sqrt()
-    weight = testing.dense_adjacency(data)[tuple(data.edge_index)] / root[data.edge_index[0]] / root[data.edge_index[1]]
     for found, coeffs in ((mask(data), f), (mask(data).bound, f.abs())):
-        phi = operators.PowerSeriesOperator(data.edge_index, data.num_nodes, coeffs, weight).to_dense()
+        phi = power_series(normalised_adjacency(data), coeffs)
         wanted = phi @ phi.mT if symmetric else phi
         torch.testing.assert_close(found.to_dense(), wanted, rtol=1e-6, atol=1e-9)
 

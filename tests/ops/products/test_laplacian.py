@@ -4,6 +4,7 @@ import torch
 from torch_geometric.utils import from_networkx
 
 from pyg_topomask.ops.products.laplacian import LAPLACIANS, heat_generator
+from tests import matrices
 
 GRAPHS = {
     "star": nx.star_graph(30),
@@ -15,15 +16,9 @@ GRAPHS = {
 
 
 def dense(graph, laplacian):
+    """The symmetric matrix with the eigenvalues of the generator."""
     adj = torch.from_numpy(nx.to_numpy_array(graph))
-    strength = adj.sum(1)
-    safe = torch.where(strength > 0, strength, 1).rsqrt()
-    return {
-        "combinatorial": torch.diag(strength) - adj,
-        "normalized": safe[:, None] * (torch.diag(strength) - adj) * safe,
-        "random_walk": safe[:, None] * (torch.diag(strength) - adj) * safe,
-        "adjacency": -adj,
-    }[laplacian]
+    return matrices.heat_generator(adj, "normalized" if laplacian == "random_walk" else laplacian)
 
 
 def graph_root(graph):
