@@ -30,7 +30,7 @@ class Operators:
 
     def __init__(self, op: "CompiledOp") -> None:
         self.op, self._counts = op, (len(op.arrays), len(op.results), len(op.moving))
-        self.forward = _define(op.name, op.arrays, op.numbers, len(op.results), self._compute, self._empty)
+        self.forward = _define(op.name, op.arrays, op.numbers, len(op.results), op.compute, self._empty)
         optional = [f"{name}?" for name in op.results]
         given = [*op.arrays, *optional, *(f"grad_{name}" for name in op.moving)]
         self._backward = _define(
@@ -44,7 +44,7 @@ class Operators:
         torch.library.register_autograd(
             f"topomask::{op.name}",
             lambda ctx, *grads: op.gradients(ctx, ctx.needs_input_grad, grads),
-            setup_context=lambda ctx, inputs, output: op.keep(ctx, inputs, output),
+            setup_context=op.keep,
             lib=_LIBRARY,
         )
 
@@ -56,12 +56,8 @@ class Operators:
         found = self._backward(*inputs[:count], *results, *grads, list(needed), *inputs[count:])
         return [x if needs else None for x, needs in zip(_listed(found), needed)]
 
-    def _compute(self, *inputs: Any) -> Any:
-        return self.op.compute(*inputs)
-
     def _empty(self, *inputs: Any) -> Any:
-        made = [inputs[0].new_empty(shape) for shape in self.op.shapes(*inputs)]
-        return made[0] if len(made) == 1 else tuple(made)
+        return _joined(inputs[0], [inputs[0].new_empty(shape) for shape in self.op.shapes(*inputs)])
 
     def _compute_gradients(self, *given: Any) -> Any:
         arrays, results, moving = self._counts
