@@ -117,7 +117,7 @@ def electrostatic_encoding(batch: GraphBatch) -> Tensor:
     Raises:
         ValueError: If weights are so small or so large that potentials of a node leave the range of float32.
     """
-    found = [torch.zeros(0, 8, dtype=torch.float64)]
+    found = [torch.zeros(0, NUM_ELECTROSTATIC, dtype=torch.float64)]
     for csr in undirected(batch).graphs():
         adj = to_scipy(csr)
         size = adj.shape[0]

@@ -115,9 +115,9 @@ class WalkProduct:
     @kept_property
     def right(self) -> pair_table.EntryTable | None:
         r"""Entries of :math:`\Phi_2`, linear in ``f``; :obj:`None` for the identity."""
-        if self.shared or not self.symmetric:
-            return self.left if self.shared else None
-        return pair_table.merge_lengths(self._sorted(1), self.num_nodes, self.max_length)
+        if self.shared:
+            return self.left
+        return pair_table.merge_lengths(self._sorted(1), self.num_nodes, self.max_length) if self.symmetric else None
 
     @kept_property
     def pairs(self) -> pair_table.EntryTable:

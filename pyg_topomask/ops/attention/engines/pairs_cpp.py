@@ -27,8 +27,8 @@ class PairMeans(CompiledOp):
 
     ``q [rows, H, R]``, ``k [columns, H, R]`` and ``v [columns, H, D]`` are in the order of the nodes. ``entry`` and
     ``bound`` are ``[H or 1, P or 1]``, or weights ``[H or 1, T]`` of coefficients ``[T, P]``; the mask bounds itself if
-    there is no bound. ``edge [E, H, R]`` are edge
-    vectors. ``rowptr``, ``col`` and ``edge_of_pair`` are int32, ``order`` and ``seed`` int64.
+    there is no bound. ``edge [E, H, R]`` are edge vectors. ``rowptr``, ``col`` and ``edge_of_pair`` are int32,
+    ``order`` and ``seed`` int64.
     """
 
     library, name = "pairs", "pair_means"
@@ -96,9 +96,7 @@ _pair_means = PairMeans()
 
 def refuses(problem: Problem) -> str | None:
     """Why the engine cannot serve."""
-    if problem.no_compiled_pairs is not None:
-        return problem.no_compiled_pairs
-    return _pair_means.refuses(problem.q, problem.k, problem.v)
+    return problem.no_compiled_pairs or _pair_means.refuses(problem.q, problem.k, problem.v)
 
 
 def attend(problem: Problem) -> Tensor:

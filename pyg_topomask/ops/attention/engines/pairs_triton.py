@@ -37,9 +37,9 @@ class PairSums(CompiledOp):
     ``q [rows, H, R]``, ``k [columns, H, R]`` and ``v [columns, H, D]`` are in the order of the pattern. ``entry`` and
     ``bound`` are ``[H or 1, P]``; the mask bounds itself if there is no bound. ``edge [E, H, R]`` are edge vectors, of
     which pairs have those that ``of_pair`` says. ``rowptr``, ``col`` and ``of_pair`` are int32, the ``seed`` of the
-    dropout is int64. ``longest`` is the largest number of pairs of a row or column: none is cut if it is
-    small. ``q``, ``k`` and ``v``, and so their gradients, may be in half precision; all sums have
-    the dtype of ``entry``, float32 or float64.
+    dropout is int64. ``longest`` is the largest number of pairs of a row or column: none is cut if it is small. ``q``,
+    ``k`` and ``v``, and so their gradients, may be in half precision; all sums have the dtype of ``entry``, float32 or
+    float64.
     """
 
     library, name = "", "pair_sums_triton"
