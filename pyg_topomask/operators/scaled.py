@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, product_by_head
-from pyg_topomask.ops.attention.mask import DenseBlocks, Support, evaluate, row_errors
+from pyg_topomask.ops.attention.mask import DenseBlocks, Rows, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, group_rows
 from pyg_topomask.ops.memo import kept_property
 from pyg_topomask.ops.native.loader import is_transformed
@@ -94,9 +94,11 @@ class DiagonalScaledOperator(WrappedOperator):
     @property
     def support(self) -> Support | None:
         support = self.operator.support
-        return support and support.map(self._scale_pairs)
+        return support and Support(lambda rows: self._scale_pairs(support, rows), support.count, support.by_row)
 
-    def _scale_pairs(self, pattern: Pattern, value: Tensor, start: int) -> Tensor:
+    def _scale_pairs(self, support: Support, rows: Rows | None) -> tuple[Pattern, Tensor]:
+        (pattern, entries), start = support.pairs(rows), 0 if rows is None else rows[0]
+        value = evaluate(entries)
         if self.heads is not None and value.dim() == 1:
             value = value[:, None]
         left = None if self.left is None else pattern.arrange(self.left[start : start + pattern.num_rows])
@@ -105,14 +107,15 @@ class DiagonalScaledOperator(WrappedOperator):
             if diagonal is not None:
                 scale = diagonal.index_select(0, node)
                 value = (scale[:, None] if scale.dim() < value.dim() else scale) * value
-        return value
+        return pattern, value
 
     @property
     def dense_blocks(self) -> DenseBlocks | None:
         blocks = self.operator.dense_blocks
-        return blocks and blocks.map(self._scale_blocks)
+        return blocks and DenseBlocks(lambda layout: self._scale_blocks(blocks, layout), blocks.work, blocks.shared)
 
-    def _scale_blocks(self, blocks: list[Tensor], layout: BlockLayout) -> list[Tensor]:
+    def _scale_blocks(self, of_operator: DenseBlocks, layout: BlockLayout) -> list[Tensor]:
+        blocks = of_operator.make(layout)
         if self.heads is not None and self.operator.heads is None:
             blocks = [block[:, None] for block in blocks]
         for diagonal, axis in ((self.left, -2), (self.right, -1)):  # blocks are transposed

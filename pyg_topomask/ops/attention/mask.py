@@ -39,15 +39,6 @@ class Support:
     kept: bool = False
     """Whether the pairs are listed once for all layers."""
 
-    def map(self, change: Callable[[Pattern, Tensor, int], Tensor]) -> "Support":
-        """The support of a mask with the same pairs, and ``change(pattern, entries, first row)`` as its entries."""
-
-        def pairs(rows: "Rows | None") -> tuple[Pattern, Tensor]:
-            pattern, entries = self.pairs(rows)
-            return pattern, change(pattern, evaluate(entries), 0 if rows is None else rows[0])
-
-        return Support(pairs, self.count, self.by_row)
-
 
 @dataclass(frozen=True)
 class DenseBlocks:
@@ -64,10 +55,6 @@ class DenseBlocks:
     """Multiply-adds of making the blocks of graphs with so many nodes, for one head; 0 if they are kept."""
     shared: bool = False
     """Whether graphs of equal size have the same block."""
-
-    def map(self, change: Callable[[list[Tensor], BlockLayout], list[Tensor]]) -> "DenseBlocks":
-        """The blocks of a mask that are ``change(blocks, layout)`` of these blocks."""
-        return DenseBlocks(lambda layout: change(self.make(layout), layout), self.work, self.shared)
 
 
 @dataclass(frozen=True)
