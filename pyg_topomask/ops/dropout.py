@@ -52,11 +52,9 @@ def dropout(
     if not 0 <= p <= 1:
         raise ValueError(f"'p' must be a probability, between 0 and 1 (got {p})")
     dropped = round(float(p) * LEVELS)
-    if not training or x.device.type != "cpu" or not 0 < dropped < LEVELS:
-        return _added(functional.dropout(x.relu() if relu else x, p, training), residual)
-    compilable = loader.refuses("dropout", x) is None
-    compiling = torch.compiler.is_compiling()
-    if compiling and not compilable:
+    is_hashed = training and x.device.type == "cpu" and 0 < dropped < LEVELS
+    compiling, compilable = torch.compiler.is_compiling(), is_hashed and loader.refuses("dropout", x) is None
+    if not is_hashed or (compiling and not compilable):
         return _added(functional.dropout(x.relu() if relu else x, p, training), residual)
     seed = draw_seeds(1)
     if compiling or (compilable and x.numel() >= _LEAST_COMPILED):
