@@ -4,6 +4,7 @@ Reference: Reid et al., *Linear Transformer Topological Masking with Graph Rando
 Section 3 and Eqs. 9 and 10.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,7 +156,7 @@ def walk_tables(
     per_block = _WALKERS_PER_BLOCK.get(nodes.device.type, 2**17) // (num_tables * settings.num_walks)
     starts = zip(nodes.split(max(1, per_block)), stream.split(max(1, per_block)))
     blocks = [_tables_of_block(graph, *start, num_tables, settings, own) for start in starts]
-    return [_concatenate([Walks(*columns) for columns in tables]) for tables in zip(*blocks)]
+    return [_concatenate(tables) for tables in zip(*blocks)]
 
 
 def _tables_of_block(
@@ -197,9 +198,9 @@ def start_stream(local: Tensor, seed: Tensor) -> Tensor:
     return mix(local * GOLDEN + seed + GOLDEN)
 
 
-def _concatenate(tables: list[Walks]) -> Walks:
-    parts: Any = zip(*((table.index, table.length, table.load, table.count, table.own) for table in tables))
-    index, *columns = parts
+def _concatenate(tables: Iterable[tuple[Any, ...]]) -> Walks:
+    """The table of all starts, from the columns of those of consecutive starts."""
+    index, *columns = zip(*tables)
     joined: list[Any] = [None if column[0] is None else torch.cat(column) for column in columns]
     return Walks(torch.cat(index, dim=1), *joined)
 
