@@ -221,6 +221,11 @@ def read(plan: Plan | None) -> AbstractContextManager[None]:
     return nullcontext() if plan is None else _meanwhile("active", _Active(plan, False))
 
 
+def unplanned() -> AbstractContextManager[None]:
+    """Compute meanwhile as without a plan, which has results for the calls of one forward pass alone."""
+    return _meanwhile("active", None)
+
+
 def once(name: str, find: Callable[[], Any], forgets: Callable[[Any], bool] = lambda result: False) -> Any:
     """The result of a function: kept in the plan that is being made, or read from the plan of this run.
 

@@ -163,6 +163,7 @@ class AttentionCase:
         chosen = torch.isin(pairs[0], torch.tensor([1, size - 1]))
         rows = call(x, batch.batch, batch, rows=[size - 1, 1])[1]
         torch.testing.assert_close(rows, (pairs[:, chosen], weights[chosen]), **self.tol)
+        torch.testing.assert_close(call(x, plan=attn.plan(batch))[1], (pairs, weights), **self.tol)
         with pytest.raises(ValueError, match=f"'rows' must be numbers of nodes.*got \\[{size}"):
             call(x, batch.batch, batch, rows=[size])
 

@@ -187,7 +187,8 @@ class Attention(Described):
         out = super().__call__(x, batch, graph, **settings)
         if not (return_attention_weights or self.probe.is_watched):
             return out
-        found = self.attention_weights(x, batch, graph, rows, **settings)
+        with plans.unplanned():
+            found = self.attention_weights(x, batch, graph, rows, **settings)
         if self.probe.is_watched:
             self.probe.show(graph, *found)
         return (out, found) if return_attention_weights else out
