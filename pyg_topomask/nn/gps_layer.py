@@ -192,7 +192,7 @@ class GPSLayer(Explained, Resettable):
 
         Raises:
             TypeError: If no convolution accepts an argument.
-            ValueError: If the graph has not one weight for each edge.
+            ValueError: If the graph has not one weight for each edge, or only the plan has weights.
         """
         check_dtype(self, x)
         check_conv_kwargs(self.convs, conv_kwargs)
@@ -201,7 +201,11 @@ class GPSLayer(Explained, Resettable):
         else:
             batch = plan.batch
         if "edge_weight" not in conv_kwargs:
-            conv_kwargs["edge_weight"] = weight_of_edges(graph, edge_index, x.dtype)
+            weight = weight_of_edges(graph, edge_index, x.dtype)
+            planned = None if plan is None else plan.given.get("edge_weight")
+            if weight is None and planned is not None and self.takes("edge_weight"):
+                raise ValueError("the plan is of a graph with 'edge_weight': call with edge_weight=… as well")
+            conv_kwargs["edge_weight"] = weight
         if batch is None and graph is not None:
             batch = graph.get("batch")
         if graph is None and plan is None and self.attentions and not self.requires:

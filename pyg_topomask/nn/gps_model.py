@@ -150,9 +150,6 @@ class GPSModel(Shareable, GPSNetwork):
         """
         check_homogeneous(graph)
         if plan is not None:
-            is_read = plan.given.get("edge_weight") is not None and self.layers.takes("edge_weight")
-            if is_read and "edge_weight" not in conv_kwargs:
-                raise ValueError("the plan is of a graph with 'edge_weight': give the model edge_weight=… as well")
             batch, graph = plan.batch, None
         elif graph is not None and not isinstance(graph, Data):
             graph = with_attributes(Data(), **graph)

@@ -405,8 +405,13 @@ def test_learned_edge_weights_are_refused_and_given_ones_missed():
     model = model_of(lambda: nn.MaskedAttention(8, 2, mask=nn.PowerSeriesMask())).double()
     batch = next(batches_for(model, weighted=True))
     plan = model.plan(batch)
-    with pytest.raises(ValueError, match="the plan is of a graph with 'edge_weight'"):
-        model(batch.x, batch.edge_index, plan=plan)
+    parts = plan.parts["0"], model.layers.plan(batch, batch.batch)
+    for part, own in ((model, plan), *zip((model.layers[0], model.layers), parts)):
+        with pytest.raises(ValueError, match="the plan is of a graph with 'edge_weight'"):
+            part(batch.x, batch.edge_index, plan=own)
+        expected = part(batch.x, batch.edge_index, batch.batch, batch)
+        planned = part(batch.x, batch.edge_index, edge_weight=batch.edge_weight, plan=own)
+        torch.testing.assert_close(planned, expected)
     batch.edge_weight.requires_grad_()
     with pytest.raises(ValueError, match="'edge_weight' requires a gradient, and a plan is constant"):
         model.plan(batch)
