@@ -146,7 +146,8 @@ class LowRankMask(Mask):
         """The waves of both factors at the positions, ``[2, N, K or 2 K]`` or ``[2, H, N, K or 2 K]``."""
         amplitude, frequency, phase = at_least_float32(self.amplitude, self.frequency, self.phase)
         phases = torch.stack([phase, torch.zeros_like(phase)])[..., None, :]
-        angle = torch.addcmul(phases, 2 * pi * position.to(frequency.dtype).view(-1, 1), frequency[..., None, :])
+        cycles = position.double().view(-1, 1) * frequency[..., None, :]
+        angle = phases + 2 * pi * (cycles - cycles.detach().floor()).to(frequency.dtype)  # whole cycles cost digits
         waves = (torch.stack([angle.cos(), angle.sin()], dim=-2) * amplitude[..., None, None, :]).flatten(-2)
         return waves if self.mixing is None else waves @ self.mixing.to(waves.dtype)
 

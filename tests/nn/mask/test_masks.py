@@ -247,6 +247,18 @@ def test_causal_is_a_triangle_in_every_graph():
     assert torch.equal(nn.CausalMask()(testing.GRAPHS["path"]).to_dense(), wanted[:4, :4])
 
 
+@pytest.mark.parametrize("encoding", ["sinusoidal", "stochastic"])
+def test_low_rank_knows_positions_of_any_size(encoding):
+    """Such as times in seconds since 1970, which float32 cannot tell apart."""
+    mask = nn.LowRankMask(heads=2, encoding=encoding)
+    data = Data(position=1_700_000_000 + torch.arange(6), num_nodes=6)
+    found, gradient = mask(data).to_dense(), torch.autograd.grad(mask(data).to_dense().sum(), mask.frequency)[0]
+    wide = mask.double()
+    torch.testing.assert_close(found.double(), wide(data).to_dense(), rtol=1e-4, atol=1e-5)
+    wanted = torch.autograd.grad(wide(data).to_dense().sum(), wide.frequency)[0]
+    torch.testing.assert_close(gradient.double(), wanted, rtol=1e-2, atol=1e-2 * float(wanted.abs().max()))
+
+
 @pytest.mark.parametrize("path", ["auto", "blocks"])
 @pytest.mark.parametrize("build", [nn.CausalMask, lambda: nn.LowRankMask(num_waves=2, num_features=4), nn.HeatMask])
 def test_a_batch_that_only_attention_is_given(build, path):
