@@ -41,7 +41,8 @@ def error_scale(
     edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     check_edges(edge_index, num_nodes, edge_weight)
     csr = drop_zeros(to_csr(edge_index, num_nodes, edge_weight))
-    step = max((csr.weight.double().abs() * csr.degree[csr.row]).tolist(), default=0.0)
+    steps = csr.weight.detach().double().abs() * csr.degree[csr.row]
+    step = float(steps.max()) if steps.numel() else 0.0
     return sum(abs(f) * step**k / p for k, (f, p) in enumerate(zip(modulation.tolist(), tail)))
 
 
