@@ -171,6 +171,11 @@ class TensorMask(AttentionMask):
         """Mask of the absolute values; this mask itself if no entry is negative."""
         return self if non_negative(self.matrix) else type(self)(absolute(self.matrix))
 
+    @property
+    def T(self) -> Any:
+        """The transposed mask."""
+        return type(self)(self.matrix.mT)
+
     def to_dense(self) -> Tensor:
         """The tensor."""
         return self.matrix

@@ -13,7 +13,9 @@ from pyg_topomask.ops.attention.masked import (
     masked_additive_attention_reference,
     masked_linear_attention_reference,
     masked_softmax_attention_reference,
+    problem_of,
 )
+from pyg_topomask.ops.attention.weights import pair_weights
 from tests.ops.attention.cases import MASKS, draw, features
 from tests.ops.compare import with_gradients
 
@@ -64,6 +66,14 @@ def test_a_tensor_is_the_mask_that_an_operator_makes_of_it(function, shape):
             function(q, q, q, mask, normalizer=normalizer) for mask in (matrix, operators.DenseOperator(matrix))
         )
         torch.testing.assert_close(found, wanted)
+
+
+def test_the_weights_under_a_tensor_are_those_under_its_operator():
+    """For a mask module that returns a tensor."""
+    qkv, matrix = features(Kernel("softmax"), 5), draw(2, 5, 5)
+    masks = matrix, operators.DenseOperator(matrix)
+    found, wanted = (pair_weights(problem_of(Kernel("softmax"), qkv, mask, None, "bound"), [1, 3]) for mask in masks)
+    torch.testing.assert_close(found, wanted)
 
 
 @every_function
