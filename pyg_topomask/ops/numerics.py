@@ -52,4 +52,4 @@ def non_negative(x: Tensor) -> bool:
     """
     if not plans.planned():
         return not x.is_cuda and (x.numel() == 0 or bool(x.detach().min() >= 0))
-    return plans.once("non_negative", lambda: not x.requires_grad and bool((x >= 0).all()))
+    return plans.once("numbers.non_negative", lambda: not x.requires_grad and bool((x >= 0).all()))

@@ -21,7 +21,7 @@ from torch_geometric.nn import GCNConv, GINEConv, SAGEConv
 from torch_geometric.utils import to_undirected
 from torch_geometric.utils.influence import jacobian_l1
 
-from pyg_topomask import loader, nn, ops, testing
+from pyg_topomask import loader, nn, operators, ops, testing
 from pyg_topomask import plan as plans
 from pyg_topomask.nn.encoder.base import Encoder
 from pyg_topomask.nn.encoder.features import LinearEdgeEncoder, LinearNodeEncoder
@@ -368,6 +368,23 @@ def test_plans_of_loaders(workers):
         assert {leaf.device.type for leaf in tree_leaves(batch.cpu().plan)} == {"cpu"}
         moved = tree_leaves(batch.to("meta").plan)
         assert {leaf.device.type for leaf in moved if leaf.numel()} == {"meta"}  # others are sizes
+
+
+class WeightedEdges(nn.Mask):
+    """A mask with the weights of the graph, of any sign."""
+
+    def forward(self, graph):
+        return operators.SparseOperator(graph["edge_index"], graph["edge_weight"], graph.num_nodes)
+
+
+def test_an_earlier_plan_decides_nothing_that_is_not_true_of_the_batch():
+    attn, search = nn.MaskedAttention(8, 2, mask=WeightedEdges()).double(), nn.KMIPAttention(8, 2, k=3).double()
+    graph, signed, x = testing.GRAPHS["weighted"], testing.GRAPHS["weighted"].clone(), torch.randn(100, 8).double()
+    signed.edge_weight = signed.edge_weight * torch.tensor([1.0, -1.0]).repeat(5)
+    plan = attn.plan(signed, like=attn.plan(graph))
+    torch.testing.assert_close(attn(x[:5], plan=plan), attn(x[:5], graph=signed))
+    plan = search.plan(num_nodes=100, like=search.plan(num_nodes=5))
+    torch.testing.assert_close(search(x, plan=plan), search(x))
 
 
 def test_frozen_parameters_change_no_plan():

@@ -88,7 +88,7 @@ def _attend(
     check_batch(batch, q.size(0))
     out: Tensor | None = None
     layout, ends = block_layout(batch), segments(batch)
-    is_small = plans.once("selected", lambda: layout.groups.width <= MOST_SELECTED)
+    is_small = plans.once("topk.selected", lambda: layout.groups.width <= MOST_SELECTED)
     if plans.making():  # nothing else depends on the batch alone
         return torch.zeros_like(v)
     with torch.autocast(q.device.type, enabled=False):
