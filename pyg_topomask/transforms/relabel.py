@@ -91,7 +91,7 @@ def permute(data: Data, perm: Tensor, edge_order: Tensor | None = None) -> Data:
             moved[key] = label[torch.as_tensor(value).long()].to(value.dtype)
         elif key.startswith(("pair_", "attn_bias")) and len(value) == len(perm) ** 2:
             moved[key] = value.unflatten(0, (len(perm), len(perm)))[perm][:, perm].flatten(0, 1)
-        elif key.startswith(tables) and not key.endswith("_diagonal"):
+        elif key.startswith(tables) and key.endswith(("_length", "_load", "_count")):
             continue  # a column of a table, in the order of its index
         elif data.is_node_attr(key):
             moved[key] = value[perm]

@@ -101,6 +101,13 @@ def test_neighbours_are_near_and_numbers_compose():
     assert far_apart(path(30_000)) == ""
 
 
+def test_attributes_of_nodes_move_whatever_their_names():
+    graph = AddTreeOrder()(shuffled(path(40)))
+    graph.tree_depth = torch.arange(40)
+    moved = RelabelNodes()(graph)
+    assert torch.equal(moved.tree_depth, moved.original_id)
+
+
 def test_edges_of_other_kinds():
     graph = full()
     indexed = graph.clone()
