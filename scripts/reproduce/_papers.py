@@ -101,13 +101,13 @@ def first_page(stored: Path) -> str:
     questions: dict[str, list[str]] = {word: [] for word in (rules.CONFIRMED, rules.REFUTED, rules.OPEN, rules.NOT_RUN)}
     for row in yaml.safe_load(QUESTIONS.read_text()):
         questions[finding(row, stored).word].append(f"[{row['question']}](docs/results/{row['page']}.md)")
-    made += [f"| **{word}** | {' · '.join(texts)} |" for word, texts in questions.items()]
+    made += [f"| **{word}** | {' · '.join(texts)} |" for word, texts in questions.items() if texts]
     return "\n".join(made) + "\n"
 
 
 def choices(stored: Path) -> str:
     """The table of README.md: what to take for which data, and why."""
-    made = ["| your data | take | measured | is it better? |\n|---|---|---|---|"]
+    made = ["| your data | take | measured | is what you take better? |\n|---|---|---|---|"]
     for row in yaml.safe_load(CHOICES.read_text()):
         text = f"{filled(row['figures'], stored)} ([page](docs/results/{row['page']}.md), {row['seeds']} seeds)"
         made.append(f"| {row['data']} | {row['take']} | {text} | **{finding(row, stored).word}** |")
