@@ -155,7 +155,8 @@ def check_batch(batch: Tensor, num_nodes: int) -> None:
     if batch.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"'batch' must hold the integer graph of each node (got {batch.dtype})")
     if batch.dim() != 1 or batch.numel() != num_nodes:
-        raise ValueError(f"'batch' must have shape [{num_nodes}], one graph per node (got {list(batch.shape)})")
+        whose = "'batch', which is that of the plan," if plans.reading() else "'batch'"
+        raise ValueError(f"{whose} must have shape [{num_nodes}], one graph per node (got {list(batch.shape)})")
     if not _is_sorted(batch):
         raise ValueError(_UNSORTED)
 

@@ -402,6 +402,7 @@ def test_frozen_parameters_change_no_plan():
         (lambda attn, graph: attn.plan(), "needs 'graph', 'batch' or 'num_nodes'"),
         (lambda attn, graph: attn.plan(testing.GRAPHS["path"]), "AddRandomWalks"),
         (lambda attn, graph: torch.export.export(attn, (graph.x, graph.batch)), "with a plan"),
+        (lambda attn, graph: attn(graph.x[1:], plan=attn.plan(graph)), "which is that of the plan, must have shape"),
     ],
 )
 def test_refusals(build, message):

@@ -1,5 +1,6 @@
 """Masks that are made of other masks: weighted sums, and different masks for groups of heads."""
 
+import reprlib
 from collections.abc import Sequence
 
 import torch
@@ -137,7 +138,7 @@ def joined_masks(
             list has neither one head nor as many as it serves.
     """
     if mask is not None and not isinstance(mask, Module | list | tuple):
-        raise TypeError(f"'mask' must be a module that builds a mask, such as GRFMask (got {type(mask).__name__})")
+        raise TypeError(f"'mask' must be a module that builds a mask, such as GRFMask() (got {reprlib.repr(mask)})")
     if mask is None or isinstance(mask, Module):
         if mask_heads is not None:
             raise ValueError(f"'mask_heads' divides heads among a list of masks (got {mask!r} as 'mask')")

@@ -182,7 +182,12 @@ def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], kind: str) -> list[
         notes.append(f"The runs have different numbers of epochs (optim.max_epoch): {found}.")
     if any(row[part]["low"] is None for row in rows[1:] for part in ("val", "test")):
         needs = f"An interval needs at least {_MIN_SHARED} {kind} that both runs have"
-        notes.append(f"{needs}, with different finite differences.")
+        notes.append(f"{needs}, whose differences are finite and not all equal.")
+    for row in rows[1:]:
+        shared = row["test"]["shared"]
+        if 0 < shared < max(row["seeds"], rows[0]["seeds"]):
+            both = f"{row['name']}: the difference is over the {shared} {kind} that both runs have"
+            notes.append(f"{both}; means are over all {kind} of a run.")
     has_folds = runs[0].experiment.data.split.num_folds is not None and len(_splits(runs[0])) > 1
     if has_folds and any(row["test"]["low"] is not None for row in rows):
         notes.append("Folds share training graphs, so intervals over folds are too narrow.")

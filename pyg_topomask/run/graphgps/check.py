@@ -42,8 +42,12 @@ def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
     for name in config.topomask.masks:
         if name not in ("none", *nn.MASK):
             yield MASK_KEY, no_such("mask", name, ["none", *nn.MASK])
+    named = {name.lower() for name in attentions}
+    masks = {name.lower(): name for name in nn.MASK if name.lower() not in named}
     for position, part in enumerate(config.gt.layer_type.split("+")):
-        if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *nn.EVERY_ATTENTION}:
+        if position and part.lower() in masks:
+            yield key, f"{part!r} is a mask and no attention: use Masked, with {MASK_KEY}={masks[part.lower()]}"
+        elif part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *nn.EVERY_ATTENTION}:
             found = ("attention", part, attentions, convs) if position else ("convolution", part, convs, attentions)
             yield key, no_such(*found)
     if config.model.graph_pooling == "graph_token" and not config.gt.attentions:

@@ -167,6 +167,8 @@ def test_a_part_within_its_error_counts_alike_with_and_without_compiled_code(mon
 
 def test_the_attention_builds_mixtures_and_groups_of_heads():
     assert isinstance(nn.MaskedAttention(8, 2, mask=[None, nn.HopMask(2)]).mask, nn.MixtureMask)
+    with pytest.raises(TypeError, match=r"such as GRFMask\(\) \(got 'hop'\)"):
+        nn.MaskedAttention(8, 2, mask="hop")
     divided = nn.MaskedAttention(8, 2, mask=[None, nn.HopMask()], mask_heads=[1, 1])
     assert isinstance(divided.mask, nn.HeadMasks)
     assert divided.requires == ("hop_index", "hop_length", "hop_size")

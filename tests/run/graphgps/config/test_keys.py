@@ -199,6 +199,7 @@ REFUSED = [
     ("gt.layer_type=GCN__exp+None", "no convolution is called 'GCN__exp'"),
     ("gt.layer_type=GCN", r"joined by '\+'"),
     ("gt.layer_type=GCN+GFR", "no attention is called 'GFR'; there are .*Did you mean 'GRF'"),
+    ("gt.layer_type=GCN+Hop", "'Hop' is a mask and no attention: use Masked, with topomask.mask=hop"),
     ("gt.layer_type=GNC+GRF", "no convolution is called 'GNC'; there are .*Did you mean 'GIN'"),
     ("gt.layer_type=GINE+GRF dataset.edge_encoder=false", "GINE needs edge features: set dataset.edge_encoder to true"),
     ("gt.layer_type=GINE+BiasedTransformer", "needs posenc_GraphormerBias"),
