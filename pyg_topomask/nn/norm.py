@@ -52,9 +52,10 @@ def build_norm(norm: str | Module | None, channels: int, norm_kwargs: Mapping[st
         norm_kwargs: Further arguments of a norm that is given by name.
 
     Raises:
-        ValueError: If the name is unknown.
+        ValueError: If the name is unknown, or there are ``norm_kwargs`` of a module.
     """
     if norm is None or isinstance(norm, Module):
+        _refuse_settings("norm", norm, norm_kwargs)
         built = copy.deepcopy(norm)
     else:
         key = normalize_string(str(norm))
@@ -71,7 +72,14 @@ def build_norm(norm: str | Module | None, channels: int, norm_kwargs: Mapping[st
 
 def build_act(act: str | Module, act_kwargs: Mapping[str, Any] | None = None) -> Any:
     """The activation of that name in PyG, with its arguments ``act_kwargs``; a module is copied. Raises ValueError."""
+    _refuse_settings("act", act, act_kwargs)
     return activation_resolver(copy.deepcopy(act), **(act_kwargs or {}))
+
+
+def _refuse_settings(name: str, part: Any, given: Mapping[str, Any] | None) -> None:
+    """Refuse further arguments of a module, which has its own already. Raises ValueError."""
+    if given and isinstance(part, Module):
+        raise ValueError(f"'{name}_kwargs' are for '{name}' given by name (got {type(part).__name__} and {given})")
 
 
 def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None, node: Tensor | None = None) -> Tensor:
