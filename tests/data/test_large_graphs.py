@@ -23,17 +23,17 @@ from pyg_topomask.transforms import AddRandomWalks
 NODES = 60
 
 
-def graph_of(num_nodes=NODES, seed=0):
+def graph_of():
     """A graph with equal edges, loops, and nodes without edges at the end."""
-    draw = torch.Generator().manual_seed(seed)
-    edge_index = torch.randint(0, num_nodes - 3, (2, 200), generator=draw)
+    draw = torch.Generator().manual_seed(0)
+    edge_index = torch.randint(0, NODES - 3, (2, 200), generator=draw)
     return Data(
-        x=torch.randn(num_nodes, 3, generator=draw),
+        x=torch.randn(NODES, 3, generator=draw),
         edge_index=edge_index,
         edge_attr=torch.randn(200, 2, generator=draw),
-        train_mask=torch.rand(num_nodes, generator=draw) < 0.5,
+        train_mask=torch.rand(NODES, generator=draw) < 0.5,
         name="a graph",
-        num_nodes=num_nodes,
+        num_nodes=NODES,
     )
 
 

@@ -13,12 +13,12 @@ NAMES = ("path", "isolated", "single", "star", "one_way")
 TOL = {"rtol": 1e-10, "atol": 1e-12}
 
 
-def given(channels=8, names=NAMES, pe=3):
+def given(names=NAMES):
     parts = [GRAPHS[name].clone() for name in names]
     for part in parts:
-        part.x = torch.randn(part.num_nodes, channels, dtype=torch.float64)
-        part.edge_attr = torch.randn(part.num_edges, channels, dtype=torch.float64)
-        part.pe = torch.randn(part.num_nodes, pe, dtype=torch.float64)
+        part.x = torch.randn(part.num_nodes, 8, dtype=torch.float64)
+        part.edge_attr = torch.randn(part.num_edges, 8, dtype=torch.float64)
+        part.pe = torch.randn(part.num_nodes, 3, dtype=torch.float64)
     return Batch.from_data_list(parts)
 
 

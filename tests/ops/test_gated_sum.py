@@ -11,9 +11,10 @@ NAMES = [*GRAPHS]
 MULTI = torch.tensor([[0, 0, 2, 1, 1, 3], [1, 1, 1, 0, 1, 3]])  # a double edge, self-loops, unsorted
 
 
-def draw(num_nodes, num_edges, channels=3, dtype=torch.float64):
-    nodes, edge = (torch.randn(*size, dtype=dtype) for size in ((num_nodes, 4 * channels), (num_edges, channels)))
-    return [x.requires_grad_() for x in (nodes, edge, torch.rand(num_edges, 1, dtype=dtype))]
+def draw(num_nodes, num_edges, channels=3):
+    sizes = (num_nodes, 4 * channels), (num_edges, channels)
+    nodes, edge = (torch.randn(size, dtype=torch.float64) for size in sizes)
+    return [x.requires_grad_() for x in (nodes, edge, torch.rand(num_edges, 1, dtype=torch.float64))]
 
 
 def gated_sum_reference(nodes, edge, edge_index, scale=None):

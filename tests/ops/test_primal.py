@@ -8,9 +8,9 @@ from pyg_topomask.ops.primal import primal_map
 from tests.ops.compare import assert_dropout_keeps_the_mean, with_gradients
 
 
-def draw(num_nodes, heads, width, rank, dtype=torch.float64):
+def draw(num_nodes, heads, width, rank):
     shapes = [(num_nodes, 2 * heads, width), (num_nodes, rank), (2 * heads, width, rank + 1), (2, rank, width)]
-    return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+    return [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
 def test_dropout_of_scores_keeps_the_mean_and_the_squares():

@@ -19,7 +19,7 @@ def short(tiny):
     return tiny
 
 
-def walks_by_epoch(monkeypatch, stop_after=None):
+def walks_by_epoch(monkeypatch):
     """A list to which every later run adds the walks of each training epoch, sorted by graph."""
     seen, training, validation = {}, GraphModule.training_step, GraphModule.validation_step
 

@@ -29,14 +29,13 @@ def dense(graph, key="edge_index", value=None):
     return matrix.index_put_(tuple(graph[key].long()), values.double(), accumulate=True)
 
 
-def shuffled(graph, seed=0):
-    torch.manual_seed(seed)
+def shuffled(graph):
     return Data(edge_index=torch.randperm(graph.num_nodes)[graph.edge_index], num_nodes=graph.num_nodes)
 
 
-def full(seed=0):
+def full():
     """A graph with attributes of every kind."""
-    graph = ADD(random_graph(40, 3.0, seed))
+    graph = ADD(random_graph(40, 3.0))
     graph.x, graph.y, graph.train_mask = torch.randn(40, 3), torch.arange(40), torch.rand(40) < 0.5
     graph.edge_weight, graph.label = torch.rand(graph.num_edges), torch.tensor([[1.0]])
     graph.attn_bias, graph.edge_label_index = torch.randn(1600, 2), torch.tensor([[1, 2], [3, 4]])

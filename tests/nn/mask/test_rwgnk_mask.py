@@ -12,9 +12,8 @@ from tests.expressivity.graphs import cycles
 LAMBDA = 0.75  # exact in float32, in which the mask keeps it
 
 
-def walked(data, num_walks=6, max_length=3, halt_prob=0.0, seed=0):
-    transform = AddRandomWalks(num_walks, max_length, halt_prob, independent=False, seed=seed)
-    return transform(data.clone())
+def walked(data):
+    return AddRandomWalks(6, 3, halt_prob=0.0, independent=False, seed=0)(data.clone())
 
 
 def frequencies(data, decay):
