@@ -3,6 +3,17 @@
 import torch
 
 
+def batch_of(sizes):
+    """The graph of each node, for graphs of these sizes."""
+    return torch.repeat_interleave(torch.tensor(sizes))
+
+
+def dense(pattern, value):
+    """The matrix with these entries at the places of a pattern; entries of one place add up."""
+    zeros = value.new_zeros(pattern.num_rows, pattern.num_cols)
+    return zeros.index_put((pattern.row.long(), pattern.col.long()), value, accumulate=True)
+
+
 def with_gradients(out, inputs):
     """The result or all results, and the gradients of a weighted sum."""
     results = [out] if isinstance(out, torch.Tensor) else [*out]
@@ -26,9 +37,9 @@ def assert_is_the_reference(fast, slow, inputs):
     torch.testing.assert_close(fast(*(x.float() for x in inputs)), wanted.float(), rtol=1e-5, atol=1e-6 * size)
 
 
-def assert_dropout_keeps_the_mean(draw, exact, count):
+def assert_dropout_keeps_the_mean(draw, exact, count, name=""):
     """5 standard errors around the mean of many draws."""
     with torch.no_grad():
         draws = torch.stack([draw() for _ in range(count)])
-    assert ((draws.mean(0) - exact).abs() <= 5 * draws.std(0) / count**0.5 + 1e-12).all()
-    assert (draws[0] != exact).any()
+    assert ((draws.mean(0) - exact).abs() <= 5 * draws.std(0) / count**0.5 + 1e-12).all(), name
+    assert (draws[0] != draws[1]).any(), name

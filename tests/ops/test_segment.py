@@ -4,13 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyg_topomask.ops import segment
-from tests.ops.compare import assert_is_the_reference
+from tests.ops.compare import assert_is_the_reference, batch_of
 
 TOL = {"rtol": 1e-10, "atol": 1e-10}
-
-
-def batch_of(sizes):
-    return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
 
 
 def by_definition(q, k, v, batch):

@@ -5,7 +5,7 @@ import torch
 
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
-from tests.ops.compare import with_gradients
+from tests.ops.compare import dense, with_gradients
 
 
 def random_pattern(rows: int, cols: int, nnz: int) -> Pattern:
@@ -70,8 +70,7 @@ def test_products_and_their_gradients_are_those_of_the_dense_matrix(rows, cols, 
     pattern = random_pattern(rows, cols, nnz)
     value = torch.randn(nnz, dtype=dtype, requires_grad=True)
     x = torch.randn(columns, cols, dtype=dtype).t().requires_grad_()  # not contiguous
-    dense = torch.zeros(rows, cols, dtype=dtype).index_put((pattern.row, pattern.col), value, accumulate=True)
-    found, wanted = spmm(pattern, value, x), dense @ x
+    found, wanted = spmm(pattern, value, x), dense(pattern, value) @ x
     torch.testing.assert_close(with_gradients(found, (value, x)), with_gradients(wanted, (value, x)))
 
 

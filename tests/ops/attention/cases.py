@@ -176,7 +176,7 @@ def small_masks() -> dict[str, Mask]:
     edges = torch.tensor([[0, 1, 1, 2, 3, 4, 4], [1, 0, 2, 1, 4, 3, 4]])
     return {
         "none": Mask(lambda: None, (), batch),
-        "sparse": Mask(lambda x: operators.SparseOperator(edges, x, 5), [draw(7, HEADS)], batch),
+        "sparse": Mask(lambda x: operators.SparseOperator(edges.to(x.device), x, 5), [draw(7, HEADS)], batch),
         "factored": Mask(lambda x: operators.SparseFactorOperator((edges, x), (edges, x), 5), [draw(7)], batch),
         "low_rank": Mask(lambda x: operators.LowRankOperator(x, x + 0.25, batch), [draw(5, 2)], batch),
         "shared": Mask(

@@ -172,10 +172,7 @@ def test_graphs_do_not_mix_and_nan_is_not_hidden(name):
     mask = small_masks()["sparse"]
     _, inputs = problem_of(KERNELS[name], mask, width=2, channels=2)
     inputs = [x.detach().to(DEVICE).requires_grad_() for x in inputs]
-    mask = mask._replace(
-        make=lambda x: SparseOperator(torch.tensor([[0, 1, 1, 2, 3, 4, 4], [1, 0, 2, 1, 4, 3, 4]]).to(DEVICE), x, 5),
-        batch=mask.batch.to(DEVICE),
-    )
+    mask = mask._replace(batch=mask.batch.to(DEVICE))
     found = []
     for spoil in (1, 1e6, torch.nan):
         spoilt = [torch.cat([x[:3], spoil * x[3:]]).detach().requires_grad_() for x in inputs[:3]]

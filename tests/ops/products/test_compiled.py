@@ -7,6 +7,7 @@ from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products import compiled, factors
 from pyg_topomask.ops.products.factors import sparse_product
 from pyg_topomask.ops.sparse import Pattern
+from tests.ops.compare import dense
 from tests.threads import assert_threads_change_nothing
 
 pytestmark = pytest.mark.skipif(loader.missing("sparse"), reason="needs a C++ compiler")
@@ -32,11 +33,6 @@ def factor(rows, cols, share, dtype=torch.float64):
 def blocks(dtype=torch.float64):
     """A random factor of a batch of graphs."""
     return sparse(torch.block_diag(*(dense(*factor(n, n, share, dtype)) for n, share in zip(SIZES, SHARES))))
-
-
-def dense(pattern, value):
-    out = value.new_zeros(pattern.num_rows, pattern.num_cols)
-    return out.index_put((pattern.row.long(), pattern.col.long()), value)
 
 
 @each_dtype

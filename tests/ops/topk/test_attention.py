@@ -5,8 +5,7 @@ from pyg_topomask.ops import topk_attention, topk_inner_product
 from pyg_topomask.ops.attention.engines import pairs_triton
 from pyg_topomask.ops.hashing import keep_factors
 from pyg_topomask.ops.topk.means import kept_means
-from tests.ops.compare import with_gradients
-from tests.ops.topk.test_search import batch_of
+from tests.ops.compare import batch_of, with_gradients
 
 SIZES = (20, 1, 0, 2, 130)  # graph 2 is empty
 SMALL = torch.tensor([0, 0, 0, 0, 0, 1, 1])

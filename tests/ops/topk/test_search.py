@@ -4,6 +4,7 @@ import torch
 from pyg_topomask.ops import topk_inner_product
 from pyg_topomask.ops.topk import backends, blockwise, cpp, triton
 from pyg_topomask.ops.topk.search import topk_inner_product_reference
+from tests.ops.compare import batch_of
 from tests.threads import assert_threads_change_nothing
 
 SIZES = (20, 1, 0, 2, 70)  # graph 2 is empty
@@ -24,10 +25,6 @@ def backend(request):
     if not usable(request.param):
         pytest.skip(f"{request.param} cannot serve here")
     return request.param
-
-
-def batch_of(sizes):
-    return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
 
 
 def data(num, heads, dim, dtype=torch.float64, integer=False):

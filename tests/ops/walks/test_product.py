@@ -8,6 +8,7 @@ from pyg_topomask.ops.products import factors
 from pyg_topomask.ops.walks import pair_table as pairs
 from pyg_topomask.ops.walks.merge import WalkTable
 from pyg_topomask.ops.walks.product import WalkProduct
+from tests.ops.compare import dense
 
 F = torch.tensor([[1.3, -0.4, 0.2, 0.7], [0.5, 0.1, -2.0, 0.3]], dtype=torch.float64)
 K = 3
@@ -27,11 +28,6 @@ def features(table, num_nodes, f):
     for (i, v), length, load in zip(table.index.t().tolist(), table.length.tolist(), table.load.tolist()):
         phi[i, v] += f[length] * load
     return phi
-
-
-def dense(pattern, value):
-    out = torch.zeros(pattern.num_rows, pattern.num_cols, dtype=value.dtype)
-    return out.index_put((pattern.row.long(), pattern.col.long()), value, accumulate=True)
 
 
 @pytest.mark.parametrize("block", [1, 5, 2**21, "compiled"])
