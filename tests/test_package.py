@@ -1,4 +1,3 @@
-import inspect
 import re
 import runpy
 from pathlib import Path
@@ -8,23 +7,12 @@ import setuptools
 import yaml
 
 import pyg_topomask
-from pyg_topomask import loader, nn, operators, ops, transforms
 
 ROOT = Path(__file__).parents[1]
-PUBLIC = [ops, operators, nn, transforms]
 
 
 def test_version():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|rc\d+)?", pyg_topomask.__version__)
-
-
-@pytest.mark.parametrize("module", [*PUBLIC, loader], ids=lambda module: module.__name__)
-def test_public_names_exist_and_are_documented(module):
-    assert sorted(module.__all__) == sorted(set(module.__all__))
-    for name in module.__all__:
-        value = getattr(module, name)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            assert inspect.getdoc(value), name
 
 
 def test_type_annotations_are_offered_to_type_checkers():

@@ -92,5 +92,13 @@ def test_public_names_and_signatures_are_those_written_down():
     assert found == written, "\n".join([*changes, f"if that is meant: {COMMAND}"])
 
 
+def test_public_classes_and_functions_are_documented():
+    for module in public_modules():
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                assert inspect.getdoc(value), f"{module.__name__}.{name}"
+
+
 if __name__ == "__main__":
     print(describe(), end="")
