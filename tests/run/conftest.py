@@ -1,4 +1,6 @@
 import copy
+import csv
+import io
 import os
 import shutil
 import subprocess
@@ -52,6 +54,11 @@ def two_processes(*arguments, **settings):
     surroundings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     return subprocess.Popen([*command, *map(str, arguments)], env=surroundings, stderr=subprocess.STDOUT, **settings)
+
+
+def table(text):
+    """The rows of predictions, each by the names of its columns."""
+    return list(csv.DictReader(io.StringIO(text)))
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Targets that are standardised for training, and unlike ones."""
 
 import copy
-import csv
-import io
 import json
 
 import pytest
@@ -13,7 +11,7 @@ from torch_geometric.nn import global_add_pool
 import pyg_topomask
 from pyg_topomask.run import Experiment, RunError, Scaled, Source, Split, Task, Training, run_config
 from pyg_topomask.run.commands.predict import predict
-from tests.run.conftest import TINY
+from tests.run.conftest import TINY, table
 
 
 def graphs(std=(1000.0, 0.01), mean=(5000.0, 3.0)):
@@ -55,7 +53,7 @@ def test_the_same_is_learned_as_from_standardised_targets(tmp_path):
             assert found[name] == pytest.approx(wanted[name] * float(std[target]), rel=1e-3)
 
     seed = tmp_path / "scaled" / "config" / "0"
-    rows = list(csv.DictReader(io.StringIO(predict(seed))))
+    rows = table(predict(seed))
     model, transform = pyg_topomask.load(seed)
     for row, graph in zip(rows, data[32:]):
         predicted = [float(row["predicted_0"]), float(row["predicted_1"])]

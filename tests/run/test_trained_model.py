@@ -1,7 +1,5 @@
 """A trained model in one line, its predictions as a table, and checkpoints of other formats."""
 
-import csv
-import io
 import pickle
 import shutil
 import subprocess
@@ -22,10 +20,7 @@ from pyg_topomask.run.graphgps.formats import load_dataset
 from pyg_topomask.run.graphgps.saved import read_config
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.checkpoint import FORMAT
-
-
-def table(text):
-    return list(csv.DictReader(io.StringIO(text)))
+from tests.run.conftest import table
 
 
 def metrics_of(folder):

@@ -1,8 +1,5 @@
 """One graph in parts: how it is cut, trained and evaluated, with the metrics of a reference on the same parts."""
 
-import csv
-import io
-
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -22,6 +19,7 @@ from pyg_topomask.run.graphgps.reading import experiment_of
 from pyg_topomask.run.task import classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.transforms import AddRandomWalks
+from tests.run.conftest import table
 
 SAMPLERS = ["random_partition", "cluster", "neighbor", "walks"]
 NODES = classification("node", 2)
@@ -158,7 +156,7 @@ def test_metrics_and_predictions_are_those_of_a_reference_on_the_same_parts(tmp_
     right = ((values > 0).long() == graph.y[nodes]).double().mean()
     assert metrics["test_loss"]["mean"] == pytest.approx(float(loss), rel=1e-6)
     assert metrics["test_accuracy"]["mean"] == pytest.approx(float(right), abs=1e-6)
-    rows, everything = (list(csv.DictReader(io.StringIO(predict(folder, part)))) for part in ("test", "all"))
+    rows, everything = (table(predict(folder, part)) for part in ("test", "all"))
     assert [int(row["node"]) for row in rows] == nodes.tolist()
     predicted = torch.tensor([float(row["probability_1"]) for row in rows], dtype=torch.float64)
     torch.testing.assert_close(predicted, values.sigmoid(), rtol=1e-6, atol=1e-7)
