@@ -5,6 +5,7 @@ import importlib
 import pytest
 
 from pyg_topomask.run import check_config
+from tests.scripts.test_tu_folds import assert_differ_only_in_layers
 
 pytest.importorskip("matplotlib")
 
@@ -21,12 +22,7 @@ def test_rows_differ_only_in_their_attention(script, dataset):
     assert (first.seed, first.optim.max_epoch, first.gt.layer_type) == (2, 25, "CustomGatedGCN+None")
     layers = {(config.gt.layer_type, str(config.topomask.mask)) for config in found.values()}
     assert len(layers) == len(found)
-    assert len({config.name_tag for config in found.values()}) == len(found)
-    layers = {"layer_type": "", "sparse": None}
-    for config in found.values():
-        assert config.gt.model_copy(update=layers) == first.gt.model_copy(update=layers)
-        for section in ("dataset", "optim", "train", "gnn", "model"):
-            assert getattr(config, section) == getattr(first, section)
+    assert_differ_only_in_layers(found, first)
 
 
 def test_a_shortened_schedule_has_the_same_share_of_warm_up(script):
