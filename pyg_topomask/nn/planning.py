@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.fingerprint import describe
 from pyg_topomask.nn.graph_attributes import OF_TOKENS
 from pyg_topomask.ops.segment import check_batch, segments
 
@@ -43,7 +42,7 @@ def kind_of(module: Module) -> Any:
     found = []
     for name, part in module.named_modules():
         settings = [(key, repr(value)) for key, value in vars(part).items() if isinstance(value, simple)]
-        buffers = [(key, describe(buffer)) for key, buffer in part.named_buffers(recurse=False)]
+        buffers = [(key, tuple(x.flatten().tolist())) for key, x in part.named_buffers(recurse=False)]
         found.append((name, type(part), *settings, *buffers))
     return tuple(found)
 
