@@ -147,7 +147,7 @@ class LowRankMask(Mask):
         amplitude, frequency, phase = at_least_float32(self.amplitude, self.frequency, self.phase)
         phases = torch.stack([phase, torch.zeros_like(phase)])[..., None, :]
         cycles = position.double().view(-1, 1) * frequency[..., None, :]
-        angle = phases + 2 * pi * (cycles - cycles.detach().floor()).to(frequency.dtype)  # whole cycles cost digits
+        angle = torch.add(phases, cycles.remainder(1).to(frequency.dtype), alpha=2 * pi)  # whole cycles cost digits
         waves = (torch.stack([angle.cos(), angle.sin()], dim=-2) * amplitude[..., None, None, :]).flatten(-2)
         return waves if self.mixing is None else waves @ self.mixing.to(waves.dtype)
 
