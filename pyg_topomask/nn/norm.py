@@ -52,7 +52,7 @@ def build_norm(norm: str | Module | None, channels: int, norm_kwargs: Mapping[st
         norm_kwargs: Further arguments of a norm that is given by name.
 
     Raises:
-        ValueError: If the name is unknown, or there are ``norm_kwargs`` of a module.
+        ValueError: If the name is unknown, or there are ``norm_kwargs`` without a name.
     """
     if norm is None or isinstance(norm, Module):
         _refuse_settings("norm", norm, norm_kwargs)
@@ -77,8 +77,8 @@ def build_act(act: str | Module, act_kwargs: Mapping[str, Any] | None = None) ->
 
 
 def _refuse_settings(name: str, part: Any, given: Mapping[str, Any] | None) -> None:
-    """Refuse further arguments of a module, which has its own already. Raises ValueError."""
-    if given and isinstance(part, Module):
+    """Refuse further arguments of a module, which has its own already, and of none. Raises ValueError."""
+    if given and (part is None or isinstance(part, Module)):
         raise ValueError(f"'{name}_kwargs' are for '{name}' given by name (got {type(part).__name__} and {given})")
 
 

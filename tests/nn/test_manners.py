@@ -102,7 +102,8 @@ def test_norms_and_activations_are_pygs():
     model = nn.GPSModel(3, 8, 2, 1, "gcn", act="leaky_relu", act_kwargs={"negative_slope": 0.3}, head_layers=2)
     slopes = [part.negative_slope for part in model.modules() if isinstance(part, torch.nn.LeakyReLU)]
     assert slopes == [0.3, 0.3]
-    for given in ({"norm": InstanceNorm(8), "norm_kwargs": {"eps": 0.5}}, {"act": act, "act_kwargs": {"init": 0.5}}):
+    eps = {"norm_kwargs": {"eps": 0.5}}
+    for given in ({"norm": InstanceNorm(8), **eps}, {"norm": None, **eps}, {"act": act, "act_kwargs": {"init": 0.5}}):
         name = next(iter(given))
         with pytest.raises(ValueError, match=f"'{name}_kwargs' are for '{name}' given by name"):
             nn.GPSLayer(8, "gcn", **given)

@@ -186,7 +186,7 @@ def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], kind: str) -> list[
     for row in rows[1:]:
         shared = row["test"]["shared"]
         if 0 < shared < max(row["seeds"], rows[0]["seeds"]):
-            both = f"{row['name']}: the difference is over the {shared} {kind} that both runs have"
+            both = f"{row['name']}: the difference is over the {kind} that both runs have ({shared})"
             notes.append(f"{both}; means are over all {kind} of a run.")
     has_folds = runs[0].experiment.data.split.num_folds is not None and len(_splits(runs[0])) > 1
     if has_folds and any(row["test"]["low"] is not None for row in rows):

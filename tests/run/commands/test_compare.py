@@ -77,7 +77,7 @@ def test_what_has_no_interval(make):
     assert found.rows[1]["test"]["low"] is None
     assert found.notes == [
         "An interval needs at least 3 seeds that both runs have, whose differences are finite and not all equal.",
-        "b: the difference is over the 1 seeds that both runs have; means are over all seeds of a run.",
+        "b: the difference is over the seeds that both runs have (1); means are over all seeds of a run.",
     ]
     equal, two, undefined = [0.5, 0.6, 0.7], [0.7, 0.6], [math.nan, 0.6, 0.7]
     _, *rows = compared(make("c", equal), make("d", equal), make("e", two), make("f", undefined)).rows
