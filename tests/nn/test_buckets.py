@@ -23,7 +23,7 @@ from pyg_topomask.nn.encoder.features import LinearEdgeEncoder, LinearNodeEncode
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.testing import prepared
-from tests.nn.test_plan import ATTENTIONS, MASKED, attention, model_of, results, slow, tolerance
+from tests.nn.plan_cases import ATTENTIONS, MASKED, attention, model_of, results, slow, tolerance
 
 GRF, HOPS = (lambda: nn.GRFAttention(8, 2)), (lambda: nn.MaskedAttention(8, 2, mask=nn.HopMask(2)))
 PADDED = {"rtol": 1e-8, "atol": 1e-10}

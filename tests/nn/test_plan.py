@@ -1,9 +1,6 @@
-"""What a plan promises: one compiled graph for batches of all sizes, and programs of ``torch.export``."""
+"""What a plan promises: one compiled graph for batches of all sizes, and the results of a call without it."""
 
 import copy
-import io
-import subprocess
-import sys
 import threading
 from functools import partial
 
@@ -11,73 +8,28 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 from torch.autograd.functional import jacobian, vhp
-from torch.export import Dim
 from torch.nn import Linear, Module
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_structure, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import DataLoader
-from torch_geometric.data import Batch, Data
-from torch_geometric.datasets import FakeDataset
-from torch_geometric.nn import GCNConv, GINEConv, SAGEConv
+from torch_geometric.data import Data
+from torch_geometric.nn import GINEConv, SAGEConv
 from torch_geometric.utils import to_undirected
 from torch_geometric.utils.influence import jacobian_l1
 
-from pyg_topomask import loader, nn, operators, ops, testing
-from pyg_topomask import plan as plans
-from pyg_topomask.nn.encoder.base import Encoder
-from pyg_topomask.nn.encoder.features import LinearEdgeEncoder, LinearNodeEncoder
-from pyg_topomask.nn.graph_token import GraphToken
-from pyg_topomask.transforms import AddRandomWalks
-
-slow = pytest.mark.slow
-
-SIZES = (
-    ("path", "star", "isolated", "two_parts"),
-    ("star", "isolated", "weighted", "path", "two_parts"),
-    ("path", "isolated", "path", "two_parts", "star", "path", "weighted"),
+from pyg_topomask import loader, nn, operators, testing
+from tests.nn.plan_cases import (
+    ATTENTIONS,
+    MASKED,
+    NETWORKS,
+    attention,
+    batches_for,
+    checked,
+    model_of,
+    network_of,
+    results,
+    slow,
+    tolerance,
 )
-"""Graphs of three batches. Tracing takes equal sizes in the first batch for always equal."""
-
-MASKED = {
-    f"{name}, {kernel}": partial(nn.MaskedAttention, kernel=kernel, mask=mask)
-    for name, mask in testing.examples(nn.MASK).items()
-    for kernel in ("relu", "softmax")
-}
-ATTENTIONS = dict(testing.examples(nn.ATTENTION))
-
-
-def attention(name):
-    """The attention of that name with 8 channels and 2 heads."""
-    torch.manual_seed(0)
-    make = MASKED.get(name) or ATTENTIONS[name]
-    return make(8, heads=2, mask=make.keywords["mask"]()) if name in MASKED else make(8, heads=2)
-
-
-def model_of(*attentions, conv=GCNConv, **settings):
-    layers, settings = len(attentions), {"pool": "mean", **settings}
-    return nn.GPSModel(8, 8, 3, layers, lambda _: conv(8, 8), lambda layer: attentions[layer](), **settings)
-
-
-def batches_for(module, edge_dim=None, weighted=False, dtype=torch.float64):
-    on_grids = "grid_shape" in module.requires
-    if isinstance(module, nn.GPSModel):  # for the transforms
-        settings = (layer.attn.transform_settings for layer in module.layers)
-        module.transform_settings = {key: value for each in settings for key, value in each.items()}
-    for names in [("path",) * n for n in (2, 3, 5)] if on_grids else SIZES:
-        graphs = testing.prepared(module, [testing.GRAPHS[name].clone() for name in names])
-        for graph in graphs:
-            graph.x = torch.randn(graph.num_nodes, 8, dtype=dtype)
-            graph.edge_attr = torch.randn(graph.num_edges, edge_dim, dtype=dtype) if edge_dim else None
-            graph.edge_weight = torch.rand(graph.num_edges, dtype=dtype) if weighted else None
-        yield Batch.from_data_list(graphs)
-
-
-def results(module, out, inputs):
-    loss = out.square().sum() + nn.auxiliary_loss(module)
-    return out, *torch.autograd.grad(loss, inputs, materialize_grads=True)
-
-
-def tolerance(name):
-    return {"rtol": 1e-3, "atol": 1e-4} if name.startswith("heat") else {"rtol": 1e-8, "atol": 1e-10}
 
 
 @slow
@@ -92,30 +44,6 @@ def test_one_graph_serves_all_batches(name):
         wanted = results(attn, attn(x, batch.batch, batch), inputs)
         torch.testing.assert_close(results(attn, called(x, plan=plan), inputs), wanted, **tolerance(name))
     assert counter.frame_count <= 2
-
-
-# The sweeps of products with trees are as many as the trees are deep. Blocks, of which softmax reads them, need none.
-ON_TREES = {"forest, relu": "forest, softmax", "tree max_hops=8, relu": "tree max_hops=8, softmax"}
-
-
-@slow
-@pytest.mark.parametrize("name", [*ATTENTIONS, *(ON_TREES.get(n, n) for n in MASKED if n.endswith("relu"))])
-def test_every_attention_is_exported(name):
-    attn = attention(name).double().eval()
-    model = model_of(lambda: attn).double().eval()
-    checked(model, tolerance(name))
-
-
-def checked(model, close, **settings):
-    """The program of one batch after it was saved and loaded, which must give the model's output for another batch."""
-    first, other, _ = batches_for(model, **settings)
-    file = io.BytesIO()
-    torch.export.save(nn.export_model(model, first), file)
-    program = torch.export.load(io.BytesIO(file.getvalue()))
-    more = {"edge_attr": other.edge_attr} if model.edge_encoder is not None else {}
-    expected = model(other.x, other.edge_index, other.batch, other, **more)
-    torch.testing.assert_close(program.module()(**nn.graph_inputs(other, model)), expected, **close)
-    return program
 
 
 class Planned(Module):
@@ -183,38 +111,6 @@ def test_other_models(name):
             found = results(model, one(batch.x, batch.edge_index, plan=plan, **more), inputs)
             torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
     checked(model.eval(), {"rtol": 1e-8, "atol": 1e-10}, edge_dim=settings.get("edge_dim"), weighted=weighted)
-
-
-IN_NEW_PROCESS = """
-import sys
-import torch
-from torch.testing import assert_close
-
-file, kind = sys.argv[1:]
-inputs, expected = torch.load(file + ".pt")
-program = torch._inductor.aoti_load_package(file) if kind == "package" else torch.export.load(file).module()
-assert "pyg_topomask" not in sys.modules and "torch_geometric" not in sys.modules
-with torch.no_grad():
-    for _ in range(2):
-        assert_close(program(**inputs), expected)
-"""
-
-
-@slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of AOTInductor itself
-@pytest.mark.parametrize("kind", ["program", "package"])
-def test_new_process_without_this_package(kind, tmp_path):
-    attentions = [nn.GRFAttention, nn.FullAttention, nn.PrimphormerAttention]
-    model = model_of(*[lambda cls=cls: cls(8, 2) for cls in attentions]).eval()
-    file = str(tmp_path / "model.pt2")
-    first, other, _ = batches_for(model, dtype=torch.float32)
-    program = nn.export_model(model, first)
-    torch.save((nn.graph_inputs(other, model), model(other.x, other.edge_index, other.batch, other)), f"{file}.pt")
-    if kind == "package":
-        torch._inductor.aoti_compile_and_package(program, package_path=file)
-    else:
-        torch.export.save(program, file)
-    subprocess.run([sys.executable, "-c", IN_NEW_PROCESS, file, kind], check=True)
 
 
 def test_equal_layers_share_their_plan():
@@ -292,44 +188,6 @@ def test_threads_have_plans_of_their_own():
         torch.testing.assert_close(out, wanted)
 
 
-class PairBias(Encoder):
-    """A learned number for each pair."""
-
-    channels = 2
-
-    def __init__(self):
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.randn(2))
-
-    def forward(self, graph):
-        query, key = ops.all_pairs(graph.batch)
-        return graph.x[query, :1] * graph.x[key, 1:2] * self.scale
-
-
-NETWORKS = {
-    "edges": {"attn": lambda: nn.SANAttention(8, 2), "edges": True},
-    "bias": {"attn": lambda: nn.FullAttention(8, 2, attn_bias="attn_bias"), "bias_encoder": PairBias},
-    "carry": {"attn": lambda: nn.PrimphormerAttention(8, 2), "conv": lambda _: nn.GatedGCN(8), "edges": True},
-    "tokens": {"attn": lambda: nn.MaskedAttention(8, 2, mask=nn.HopMask(2)), "pool_token": True},
-    "biased tokens": {
-        "attn": lambda: nn.FullAttention(8, 2, attn_bias="attn_bias"),
-        "bias_encoder": PairBias,
-        "heads": 2,
-    },
-}
-
-
-def network_of(name):
-    settings = dict(NETWORKS[name])
-    attn, conv, bias = (settings.pop(key, None) for key in ("attn", "conv", "bias_encoder"))
-    tokens, edges = "token" in name, settings.pop("edges", False)
-    layers = nn.GPSStack(8, 2, conv, lambda _: attn())
-    settings |= {"graph_token": GraphToken(8, settings.pop("heads", None))} if tokens else {}
-    settings |= {"edge_encoder": LinearEdgeEncoder(8, 3)} if edges else {}
-    settings |= {"bias_encoder": bias()} if bias else {}
-    return nn.GPSNetwork(LinearNodeEncoder(8, 8), layers, nn.HEADS["graph"](8, 3), **settings).double()
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks(name):
     network = network_of(name)
@@ -343,15 +201,6 @@ def test_networks(name):
         for one in (network, called):
             found = results(network, one(batch, plan=plan), inputs)
             torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
-
-
-@slow
-@pytest.mark.parametrize("name", NETWORKS)
-def test_networks_are_exported(name):
-    network = network_of(name).eval()
-    first, other, _ = batches_for(network, edge_dim=3)
-    found = nn.export_model(network, first).module()(**nn.graph_inputs(other, network))
-    torch.testing.assert_close(found, network(other), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -447,45 +296,6 @@ def test_a_mask_of_a_plan(name):
     batch = next(batches_for(mask))
     plan = tree_unflatten(*tree_flatten(mask.plan(batch)))
     torch.testing.assert_close(mask(plan=plan).to_dense(), mask(batch).to_dense(), **tolerance(name))
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [nn.GKATConv(8, 3, heads=2), nn.MaskedAttention(8, 2), nn.PerformerAttention(8, 2, num_features=12)],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_own_modules_are_exported_with_ordinary_plans(layer):
-    class Planned(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer.double()
-
-        def forward(self, x, plan):
-            return self.layer(x, plan=plan)
-
-    model = Planned().eval()
-    first, other, _ = batches_for(layer)
-    plan, another = (layer.plan(batch) for batch in (first, other))
-    sizes = [dict.fromkeys(range(leaf.dim()), Dim.AUTO) for leaf in (first.x, *tree_leaves(plan))]
-    program = torch.export.export(model, (first.x, plan), dynamic_shapes=(sizes[0], sizes[1:]), strict=False)
-    torch.testing.assert_close(program.module()(other.x, another), layer(other.x, graph=other))
-
-
-def test_plans_of_programs_take_nothing_from_other_plans_of_the_batch():
-    graphs = AddRandomWalks(seed=0)(FakeDataset(num_graphs=4, avg_num_nodes=20, avg_degree=3, num_channels=32))
-    first, other = Batch.from_data_list(graphs[:2]), Batch.from_data_list(graphs[2:])
-    model = nn.GPSModel(32, 32, 1, 1, lambda i: GCNConv(32, 32), lambda i: nn.GRFAttention(32, heads=4)).eval()
-    model(first.x, first.edge_index, plan=model.plan(first))
-    with plans.plain():
-        assert tree_structure(model.plan(first)) == tree_structure(model.plan(other))
-
-
-def test_inputs_that_are_missing_are_named():
-    model = model_of(lambda: nn.GRFAttention(8, 2), edge_dim=3, conv=lambda *_: nn.GatedGCN(8)).double()
-    batch = next(batches_for(model, edge_dim=3))
-    del batch.edge_attr
-    with pytest.raises(ValueError, match="the model needs 'edge_attr' on the graph"):
-        nn.graph_inputs(batch, model)
 
 
 def test_a_model_takes_a_dictionary():
