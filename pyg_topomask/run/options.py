@@ -13,7 +13,7 @@ _SHOW = "draw the attention, mask, reach or walks of a layer, on graphs of a con
 _COMMANDS = {
     "run": "train and test a config",
     "check": "validate configs and build their models, without data",
-    "list": "print every name that a config may use, and its source",
+    "list": "print every name that a config may use, its source, and when to take an attention or a mask",
     "doctor": "print what speed depends on at this machine, and what to set",
     "schema": "print the JSON schema of configs, for editors that complete and check YAML",
     "expressivity": "count the pairs of graphs that features and encodings distinguish",

@@ -1,6 +1,7 @@
-"""``topomask list``: every name that a config may use, with the class behind it."""
+"""``topomask list``: every name that a config may use, with the class behind it, and when to take an attention."""
 
 import inspect
+import re
 import sys
 from argparse import Namespace
 from functools import partial
@@ -29,7 +30,7 @@ def main(arguments: Namespace, rest: list[str]) -> None:
 
 
 def names() -> str:
-    """Each kind, and below it its names with their sources."""
+    """Each kind, and below it its names with their sources; attentions and masks also with when to take them."""
     from pyg_topomask.datasets import REGISTERED
     from pyg_topomask.nn import (
         ATTENTION,
@@ -61,8 +62,10 @@ def names() -> str:
     }
     texts = []
     for kind, table in tables.items():
-        width = max(map(len, table))
-        texts.append("\n".join([kind, *(f"  {name:<{width}}  {_source(entry)}" for name, entry in table.items())]))
+        rows = [(name, _source(entry), _when(entry)) for name, entry in table.items()]
+        first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+        lines = (f"  {name:<{first}}  {source:<{second}}  {when}".rstrip() for name, source, when in rows)
+        texts.append("\n".join([kind, *lines]))
     return "\n\n".join(texts) + "\n"
 
 
@@ -77,3 +80,9 @@ def _source(entry: Any) -> str:
     module = inspect.getmodule(entry)
     home = module.__name__ if module is not None else type(entry).__module__
     return f"{home}.{getattr(entry, '__qualname__', type(entry).__qualname__)}"
+
+
+def _when(entry: Any) -> str:
+    """When to take an attention or a mask, without the links of its card; empty for others."""
+    card = getattr(getattr(entry, "func", entry), "card", None)
+    return re.sub(r"\[(.+?)\]\(.+?\)", r"\1", card.when) if card else ""

@@ -144,4 +144,5 @@ def test_list_prints_names_and_sources(capsys):
     assert lines[0] == "convolutions"
     assert all(line in everything for line in lines)
     assert any("GCN " in line and "torch_geometric.nn.conv.gcn_conv.GCNConv" in line for line in lines)
-    assert "pyg_topomask.nn.attention.grf.GRFAttention\n" in everything
+    row = next(line for line in everything.splitlines() if line.startswith("  Linear "))
+    assert "pyg_topomask.nn.attention.masked.MaskedAttention  " in row and "one of the masks; without" in row
