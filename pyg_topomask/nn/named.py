@@ -32,7 +32,8 @@ def as_attention(
 
     Raises:
         TypeError: If it is neither a name nor a module.
-        ValueError: If the name is unknown, the width is another one, or there are ``attn_kwargs`` without a name.
+        ValueError: If the name is unknown, the width is another one, or there are ``attn_kwargs`` or other ``heads``
+            without a name.
     """
     if isinstance(attn, Mask):
         raise ValueError(_is_mask(attn, type(attn).__name__, channels, heads))
@@ -46,9 +47,9 @@ def as_attention(
             raise ValueError(f"no attention is called {attn!r}; there are {', '.join(EVERY_ATTENTION)}")
         settings: dict[str, Any] = {"heads": heads, **(attn_kwargs or {})}
         return found(channels, **settings)
-    if attn_kwargs:
-        raise ValueError(f"'attn_kwargs' are for an attention that is given by name (got {type(attn).__name__})")
     check_part(name, attn, channels)
+    if attn_kwargs or heads not in (1, getattr(attn, "heads", 1)):
+        raise ValueError(f"'heads' and 'attn_kwargs' are for an attention given by name (got {type(attn).__name__})")
     if isinstance(attn, DENSE):
         return DenseAttention(channels, attn)
     return ConvAttention(channels, attn) if isinstance(attn, MessagePassing) else attn

@@ -182,6 +182,7 @@ LAYERS = [
     (lambda: GPSConv(8, None, attn_type="gfr"), ValueError, "no attention is called 'gfr'; there are BigBird, "),
     (lambda: GPSConv(8, None)(X, None), ValueError, r"GRFMask needs the graph.*transform AddRandomWalks\("),
     (lambda: GPSConv(8, None, attn_type=FullAttention(8), attn_kwargs={"bias": False}), ValueError, r"\(got FullAtt"),
+    (lambda: GPSLayer(8, attn=FullAttention(8, heads=2), heads=4), ValueError, r"'heads' and .* \(got FullAttention\)"),
     (lambda: HEADS["graph"](8, 3, pool="median"), ValueError, r"mean, add, max \(got 'median'\)"),
     (lambda: HEADS["edge"](8, decoding="bilinear"), ValueError, r"dot, cosine_similarity, concat \(got 'bilinear'\)"),
     (lambda: HEADS["edge"](8)(X, batch_of("star")), ValueError, "needs 'edge_label_index'.*RandomLinkSplit"),
