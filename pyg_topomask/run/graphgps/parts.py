@@ -11,7 +11,8 @@ from torch.nn import Module
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, MultiStepLR, ReduceLROnPlateau
 from torch_geometric.data import Batch, Data
-from torch_geometric.transforms import AddSelfLoops, BaseTransform, Compose, Constant, NormalizeFeatures, ToUndirected
+from torch_geometric.transforms import AddSelfLoops, BaseTransform, Compose, Constant, NormalizeFeatures
+from torch_geometric.utils import to_undirected
 
 from pyg_topomask.nn import Mask, parameter_groups
 from pyg_topomask.run.data.features import FittedTransform, Standardize
@@ -44,7 +45,7 @@ def input_features(config: Config) -> BaseTransform:
     """The transform that puts node and edge features into the form that the model takes."""
     data = config.dataset
     reduce = "max" if data.peek("edge_encoder_name") in CATEGORICAL_EDGES else "mean"
-    steps: list[Callable[[Data], Data]] = [ToUndirected(reduce=reduce)] if data.to_undirected else []
+    steps: list[Callable[[Data], Data]] = [partial(_both_ways, reduce=reduce)] if data.to_undirected else []
     steps.append(partial(_with_node_features, encoders=data.node_encoder_parts))
     if data.is_one_graph and config.prep.add_self_loops:
         steps.append(AddSelfLoops(attr="edge_weight"))
@@ -53,6 +54,17 @@ def input_features(config: Config) -> BaseTransform:
     encoder = data.peek("edge_encoder_name") if data.peek("edge_encoder") else None  # what takes edges reads these keys
     steps.append(partial(_with_edge_features, encoder=encoder))
     return Compose(steps)
+
+
+def _both_ways(data: Data, reduce: str) -> Data:
+    """Add the reverse of each edge. Targets are not features of edges, even if there are as many of them."""
+    edges, size = data.edge_index, data.num_nodes
+    for name in data.edge_attrs():
+        if name not in ("edge_index", "y", "edge_label", "edge_label_index"):
+            how = {"edge_attr": reduce, "edge_type": "max"}.get(name, "mean")
+            data[name] = to_undirected(edges, data[name], size, how)[1]
+    data.edge_index = to_undirected(edges, num_nodes=size)
+    return data
 
 
 def _with_node_features(data: Data, encoders: Sequence[str]) -> Data:

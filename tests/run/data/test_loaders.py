@@ -143,6 +143,17 @@ def test_categories_of_edges_are_not_averaged(encoder, expected):
         features(Data(x=torch.zeros(3, 9), edge_index=edges, edge_attr=graph.edge_attr))
 
 
+def test_reverse_edges_leave_targets_alone_and_keep_the_larger_type():
+    data = {"format": "OGB", "name": "ogbg-molhiv", "to_undirected": True}
+    graph = Data(x=torch.ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([3.0, 5.0]))
+    graph.edge_type, graph.edge_weight = torch.tensor([0, 2]), torch.tensor([1.0, 2.0])
+    graph.edge_label_index, graph.edge_label = graph.edge_index, torch.tensor([0, 1])
+    found = input_features(load({"dataset": data}).config)(graph)
+    assert found.y.tolist() == [3, 5]  # two targets of a graph with two edges
+    assert (found.edge_label_index.tolist(), found.edge_label.tolist()) == ([[0, 1], [1, 0]], [0, 1])
+    assert (found.edge_type.tolist(), found.edge_weight.tolist()) == ([2, 2], [1.5, 1.5])
+
+
 def test_channels_that_never_change_are_centred():
     graphs = [Data(x=torch.tensor([[1.0, 3.0], [2.0, 3.0]]))]
     assert Standardize.fit(graphs)(graphs[0]).x.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
