@@ -112,6 +112,7 @@ def test_another_experiment_does_not_get_into_the_same_folder(tmp_path):
         ({"training": Training(loss="l1", metric="auc")}, "the task has no 'auc'; there are .*mae"),
         ({"data": Source(graphs)}, r"the data need a 'task'"),
         ({"data": Source([], Task("graph", "regression", 1))}, "a list of them that is not empty"),
+        ({"call": lambda model, batch: batch.x[:, :2]}, r"return 2 number\(s\) for each graph \(got 96 for 8\)"),
         ({"data": Source(graphs, Task("graph", "regression", 1), split=Split("cv-kfold-40"))}, "40 folds need"),
     ],
 )

@@ -117,6 +117,9 @@ class GraphModule(pl.LightningModule):
             metrics["links"].update(prediction[count:].detach(), pairs)
             prediction = prediction[:count]
         target = self.task.target(data)
+        if len(prediction) != len(target):
+            found, level = f"got {prediction.numel()} for {len(target)}", self.task.level
+            raise RunError(f"the model must return {self.task.num_outputs} number(s) for each {level} ({found})")
         if "counted" in data:
             prediction, target = prediction[data.counted], target[data.counted]
         compared = self._standardised(prediction), self._standardised(target)
