@@ -167,8 +167,10 @@ class Experiment:
     def _description(self) -> dict[str, Any]:
         """What runs in one folder must agree in, as plain values."""
         training = {name: x for name, x in vars(self.training).items() if not (callable(x) or name == "accelerator")}
-        described = {"data": self.data.name, "split": asdict(self.data.split), "training": training}
-        return json.loads(json.dumps(described | {"settings": dict(self.settings)}, default=str))
+        serving = {f"serving.{name}": x for name, x in vars(self.data.serving).items() if name != "num_workers"}
+        split = asdict(self.data.split) | ({"index": None} if self.splits else {})  # more splits may follow
+        described = {"data": self.data.name, "split": split, "training": training}
+        return json.loads(json.dumps(described | serving | {"settings": dict(self.settings)}, default=str))
 
     def _record(self, folder: Path, sizes: Sizes) -> None:
         """Write what was run into the folder of a seed."""

@@ -103,6 +103,9 @@ def test_another_experiment_does_not_get_into_the_same_folder(tmp_path):
     with pytest.raises(RunError, match=r"experiment \(settings is \{'width': 8\} there and \{'width': 9\} here\)"):
         experiment(settings={"width": 9}).run(tmp_path)
     assert experiment(settings={"width": 8}, seed=1).run(tmp_path)["seeds"] == [0, 1]
+    data = replace(experiment().data, serving=Serving(batch_size=4, redraw=1))
+    with pytest.raises(RunError, match=r"serving\.batch_size is 8 there and 4 here"):
+        experiment(data=data, settings={"width": 8}).run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,7 @@ def test_the_data_of_several_splits_are_loaded_once(tmp_path):
     one = experiment(data=data, build=plain, training=training, splits=(0, 2))
     assert one.run(tmp_path)["splits"] == [0, 2]
     assert len(loaded) == 1
+    assert replace(one, splits=(0, 1)).run(tmp_path)["splits"] == [0, 1, 2]
 
 
 def test_a_config_is_read_into_an_experiment(tiny, tmp_path):
