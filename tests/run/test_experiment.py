@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn import GPSModel, GRFAttention
 from pyg_topomask.run import Experiment, RunError, Serving, Source, Split, Task, Training, run_config
+from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.graphgps import read
 from pyg_topomask.run.training.checkpoint import model_weights
 from pyg_topomask.tensor_files import load_tensors
@@ -106,6 +107,20 @@ def test_another_experiment_does_not_get_into_the_same_folder(tmp_path):
     data = replace(experiment().data, serving=Serving(batch_size=4, redraw=1))
     with pytest.raises(RunError, match=r"serving\.batch_size is 8 there and 4 here"):
         experiment(data=data, settings={"width": 8}).run(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["three sets", "masks"])
+def test_a_split_of_ones_own_is_kept(kind):
+    made, task = graphs(), Task("graph", "regression", 2)
+    given = tuple(made[i : i + 10] for i in (0, 10, 20))
+    if kind == "masks":
+        given, task = Data(x=torch.ones(30, 1), y=torch.arange(30) % 2), Task("node", "binary", 1)
+        for i, part in enumerate(("train", "val", "test")):
+            given[f"{part}_mask"] = torch.arange(30) // 10 == i
+    source = Source(given, task)
+    parts = read_features(source, source.load(), 0)[1]
+    numbers = [part.nonzero().view(-1).tolist() if kind == "masks" else part for part in parts]
+    assert numbers == [[*range(10)], [*range(10, 20)], [*range(20, 30)]]
 
 
 @pytest.mark.parametrize(

@@ -136,16 +136,16 @@ class Split:
     """How the items of a data set, graphs or the nodes of one graph, are divided into three sets.
 
     Args:
-        mode: ``"random"``: shares of a random order; ``"fixed"``: shares in the order of the data set; ``"standard"``:
-            the data set's own parts, or masks of its single graph; ``"cv-kfold-K"``, ``"cv-stratifiedkfold-K"``: folds;
-            ``"errica"``: published folds.
+        mode: ``"standard"``: the data set's own parts, or masks of its single graph; ``"random"``: shares of a random
+            order; ``"auto"``: the former if the data have them, else the latter; ``"fixed"``: shares in the order of
+            the data set; ``"cv-kfold-K"``, ``"cv-stratifiedkfold-K"``: folds; ``"errica"``: published folds.
         shares: Shares, or numbers of items, for training, validation and test.
         index: Number of the test fold, or of the data set's own split if it has several.
         seed: Seed of the split; that of the run if :obj:`None`, and 0 for folds.
         folder: Folder of published folds.
     """
 
-    mode: str = "random"
+    mode: str = "auto"
     shares: tuple[float, ...] = (0.8, 0.1, 0.1)
     index: int = 0
     seed: int | None = None
@@ -218,7 +218,7 @@ class Source:
         encodings: Transforms that are functions of the graph alone; what they compute is kept in the cache folder.
         draws: Transforms that draw something, such as walks, as a function of the seed. They are applied last.
         fitted: Classes of transforms that are fitted to the training graphs and applied to the features of all.
-        split: How the items are divided. Data in three sets keep these.
+        split: How the items are divided; by default, three sets and masks of a single graph are kept.
         serving: How batches are made.
         follows_attention: Whether redrawn walks follow the attention of the first layer.
         title: What the model is called in messages about graphs that do not fit it.
@@ -246,7 +246,8 @@ class Source:
         Raises:
             RunError: If the graphs do not fit the task.
         """
-        found = self.graphs() if callable(self.graphs) else self.graphs
+        is_function = callable(self.graphs) and not isinstance(self.graphs, Data)  # a Data can be called, too
+        found = self.graphs() if is_function else self.graphs
         if isinstance(found, LoadedDataset):
             return found
         if self.task is None:
@@ -278,7 +279,7 @@ def split_items(data: Source, size: int, labels: Tensor | None, own: Parts | Non
         seed: Seed of the run.
     """
     mode, split = data.split.mode, data.split
-    if mode == "standard":
+    if mode == "standard" or (mode == "auto" and own is not None):
         if own is None:
             raise RunError(f"dataset.split_mode: {data.name} has no standard split; use random or cv-kfold-10")
         return own
@@ -364,12 +365,19 @@ def errica_split(data: Source, size: int) -> Parts:
 def node_masks(data: Source, graph: Data, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Boolean masks ``[N]`` of the training, validation and test nodes; ``split.index`` selects a column of several."""
     names, number, index = [f"{part}_mask" for part in PARTS], int(graph.num_nodes), data.split.index
-    if data.split.mode == "standard" and all(name in graph for name in names):
-        masks = [graph[name].view(number, -1) for name in names]
+    if data.split.mode in ("standard", "auto") and all(name in graph for name in names):
+        for name in names:
+            if graph[name].numel() % number != 0:
+                shape = list(graph[name].shape)
+                raise RunError(f"dataset: {name!r} must be a mask of the {number} nodes (got shape {shape})")
+        masks = [graph[name].view(number, -1).bool() for name in names]  # files have masks of 0 and 1, too
         count = masks[0].size(1)
         if index >= count:
             raise RunError(f"dataset.split_index: {data.name} has {count} splits (got {index})")
         train, val, test = (mask[:, index if mask.size(1) > 1 else 0] for mask in masks)
+        for name, mask in (("train_mask", train), ("val_mask", val)):
+            if not mask.any():
+                raise RunError(f"dataset: {name!r} of {data.name} marks no node")
         return train, val, test
     parts = split_items(data, number, graph.y if graph.y.dim() == 1 else None, None, seed)
     train, val, test = (index_to_mask(index, number) for index in parts)

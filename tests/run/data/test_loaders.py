@@ -16,7 +16,7 @@ from pyg_topomask.run.data.loaders import (
     read_features,
     served_features,
 )
-from pyg_topomask.run.data.source import LoadedDataset, split_items
+from pyg_topomask.run.data.source import LoadedDataset, Source, node_masks, split_items
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.attentions import build_sampling_transforms
 from pyg_topomask.run.graphgps.config.load import load
@@ -92,6 +92,20 @@ def test_published_splits_are_looked_for_in_groups_and_in_the_home_folder(tmp_pa
         path.write_text(content)
         with pytest.raises(RunError, match=f"{path} is not a file of splits with fold 0"):
             split_items(data, 4, None, None, seed=0)
+
+
+def test_masks_of_zeros_and_ones_are_masks():
+    graph = Data(x=torch.ones(6, 1), y=torch.arange(6) % 2)
+    for number, part in enumerate(("train", "val", "test")):
+        graph[f"{part}_mask"] = (torch.arange(6) % 3 == number).long()
+    source = Source(graph, Task("node", "binary", 1))
+    assert [mask.nonzero().view(-1).tolist() for mask in node_masks(source, graph, 0)] == [[0, 3], [1, 4], [2, 5]]
+    graph.val_mask = torch.zeros(6)
+    with pytest.raises(RunError, match="'val_mask' of data marks no node"):
+        node_masks(source, graph, 0)
+    graph.train_mask = torch.tensor([0, 3])
+    with pytest.raises(RunError, match=r"'train_mask' must be a mask of the 6 nodes \(got shape \[2\]\)"):
+        node_masks(source, graph, 0)
 
 
 def parts_of(config, sampling_transforms=()):

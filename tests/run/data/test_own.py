@@ -170,6 +170,12 @@ def test_run_takes_data(kind, tiny_file, tmp_path, capsys):
     assert "there is no file or folder" in capsys.readouterr().err
 
 
+def test_sets_of_ones_own_are_not_mixed(tmp_path):
+    data = {"format": "Files", "dir": str(write("parts", tmp_path / "left")), "split_mode": "cv-kfold-5"}
+    with pytest.raises(RunError, match="cv-kfold-5 would mix the training, validation and test sets of left"):
+        load_dataset(DatasetConfig(**data))
+
+
 def test_other_files_are_refused(tmp_path):
     contents = {"must hold a Data or a list": [1, 2], "could not be read": None}
     for number, (message, content) in enumerate(contents.items()):

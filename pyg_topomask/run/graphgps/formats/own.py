@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_geometric.data import Data, InMemoryDataset
 
@@ -26,7 +26,7 @@ def registered(data: "DatasetConfig", task: Task) -> LoadedDataset:
         names = ", ".join(REGISTERED) or "none; start with topomask --import MODULE, which calls register_dataset"
         hint = did_you_mean(data.name, REGISTERED)
         raise RunError(f"dataset.name: no data set is registered as {data.name!r}; there are {names}.{hint}")
-    return as_dataset(load(data.dir) if signature(load).parameters else load(), task)
+    return _as_given(load(data.dir) if signature(load).parameters else load(), data, task)
 
 
 def files(data: "DatasetConfig", task: Task) -> LoadedDataset:
@@ -45,7 +45,15 @@ def files(data: "DatasetConfig", task: Task) -> LoadedDataset:
         names = ", ".join(file.name for file in found) or "no such file"
         raise RunError(f"dataset.dir: {path} must have one file *.pt, or train.pt, val.pt and test.pt (got {names})")
     sets = [read_graphs(file) for file in found]
-    return as_dataset(tuple(sets) if is_split else sets[0], task)
+    return _as_given(tuple(sets) if is_split else sets[0], data, task)
+
+
+def _as_given(found: Any, data: "DatasetConfig", task: Task) -> LoadedDataset:
+    """The data set. Raises RunError if another split would mix its three sets."""
+    if isinstance(found, tuple) and data.split_mode != "standard":
+        message = f"{data.split_mode} would mix the training, validation and test sets of {data.name}"
+        raise RunError(f"dataset.split_mode: {message}; use standard, or give all graphs as one list")
+    return as_dataset(found, task)
 
 
 def _on_disk(path: Path) -> Data:
