@@ -1,12 +1,13 @@
 """Attentions and convolutions that are given by their names, or as modules of PyG and torch."""
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch_geometric.nn
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.nn import GINConv, GINEConv, MessagePassing
-from torch_geometric.resolver import normalize_string, resolver
+from torch_geometric.resolver import normalize_string
 
 from pyg_topomask.nn.attention import EVERY_ATTENTION
 from pyg_topomask.nn.attention.base import Attention
@@ -14,7 +15,12 @@ from pyg_topomask.nn.attention.pyg import DENSE, ConvAttention, DenseAttention
 from pyg_topomask.nn.conv import GatedGCN
 from pyg_topomask.nn.mask import MASK, Mask
 
-_CONVS = [x for x in vars(torch_geometric.nn.conv).values() if isinstance(x, type) and issubclass(x, MessagePassing)]
+_CONVS: dict[str, Any] = {
+    normalize_string(cls.__name__).removesuffix("conv"): cls
+    for cls in vars(torch_geometric.nn.conv).values()
+    if isinstance(cls, type) and issubclass(cls, MessagePassing)
+}
+_WIDTHS = ("in_channels", "out_channels", "channels", "dim")
 
 
 def as_attention(
@@ -71,7 +77,7 @@ def as_conv(conv: Any, channels: int) -> Module:
         channels: Width ``C``.
 
     Raises:
-        TypeError: If it is neither a name nor a module.
+        TypeError: If it is neither a name nor a module, or a convolution of that name needs more than widths.
         ValueError: If the name is unknown, the width is another one, or it is an attention or a mask.
     """
     if isinstance(conv, Attention | Mask):
@@ -85,7 +91,14 @@ def as_conv(conv: Any, channels: int) -> Module:
         return GINConv(mlp) if key == "gin" else GINEConv(mlp)
     if key == "gatedgcn":
         return GatedGCN(channels)
-    return resolver(_CONVS, {}, conv, MessagePassing, "Conv", *widths)
+    cls = _CONVS.get(key)
+    if cls is None:
+        raise ValueError(f"no convolution is called {conv!r}; there are {', '.join(sorted(_CONVS))}")
+    try:
+        return cls(**{name: channels for name in _WIDTHS if name in signature(cls).parameters})
+    except TypeError as error:
+        text = f"{cls.__name__} needs more than widths ({error}): give a module instead of {conv!r}"
+        raise TypeError(text) from None
 
 
 def check_part(name: str, part: Any, channels: int) -> None:
