@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_choice, check_dtype, check_integer
 from pyg_topomask.nn.attention.base import Attention
-from pyg_topomask.nn.gps_layer import Part
+from pyg_topomask.nn.gps_layer import Part, check_conv_kwargs
 from pyg_topomask.nn.gps_network import GPSNetwork
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import OF_EDGES, check_homogeneous, graph_of, one_line, with_attributes
@@ -88,8 +88,7 @@ class GPSModel(Shareable, GPSNetwork):
         settings |= {"norm": norm, "dropout": dropout, "act": act, "pre_norm": pre_norm}
         encoder, edge_encoder = (_linear(width, channels) for width in (in_channels, edge_dim))
         layers = GPSStack(channels, num_layers, conv, attn, **settings)
-        if edge_dim is not None and not layers.takes("edge_attr"):
-            raise TypeError(f"edge_dim={edge_dim}, but no convolution takes 'edge_attr'; leave out 'edge_dim'")
+        check_conv_kwargs((conv for layer in layers for conv in layer.convs), {"edge_attr": edge_dim})
         norm_out = build_norm(norm, channels, settings.get("norm_kwargs")) if pre_norm else None
         reads_token = pool == "graph_token"
         token = GraphToken(channels) if reads_token else None

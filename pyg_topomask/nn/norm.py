@@ -33,7 +33,12 @@ _ARGUMENTS: dict[type[Module], frozenset[str] | None] = {}
 
 
 def accepts(module: Module, name: str) -> bool:
-    """Whether a module's ``forward`` has an argument of that name; ``torch.compile`` needs an earlier call of this."""
+    """Whether a module's ``forward`` has an argument of that name; ``torch.compile`` needs an earlier call of this.
+
+    Convolutions of PyG without ``edge_dim`` have ``edge_attr`` in vain: ``GATConv`` ignores it, others fail.
+    """
+    if name == "edge_attr" and getattr(module, "edge_dim", 0) is None:
+        return False
     kind = type(module)
     if kind not in _ARGUMENTS:
         parameters = inspect.signature(kind.forward).parameters
