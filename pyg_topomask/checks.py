@@ -70,7 +70,7 @@ def check_keywords(make: Callable[..., Any], name: str, given: Iterable[str]) ->
         check_names(name, given, [key for key in known if key != "self"])
 
 
-def check_dtype(module: Module, x: Tensor) -> None:
+def check_dtype(module: Module, x: Tensor, name: str = "x") -> None:
     """Refuse a ``x`` in a dtype that no parameter of a module has, outside of autocast. Raises TypeError."""
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
         return
@@ -78,7 +78,7 @@ def check_dtype(module: Module, x: Tensor) -> None:
     first = next(dtypes, x.dtype)
     if x.dtype != first and x.dtype not in dtypes:
         raise TypeError(
-            f"'x' is {x.dtype}, but the parameters of {type(module).__name__} are {first}: use x.to({first})"
+            f"{name!r} is {x.dtype}, but the parameters of {type(module).__name__} are {first}: use {name}.to({first})"
             + (f" or module.to({x.dtype})" if x.is_floating_point() else "")
         )
 

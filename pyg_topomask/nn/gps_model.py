@@ -136,7 +136,7 @@ class GPSModel(Shareable, GPSNetwork):
             graph: The ``Data`` or ``Batch`` with the attributes `requires`, or a dictionary of them. If :obj:`None`, it
                 is made of the other arguments, and ``transform`` is applied to it.
             plan: What `plan` has found of the graph, which replaces ``graph``.
-            edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
+            edge_attr: Edge features, shape ``[E, edge_dim]``, or ``[E]`` for 1, if the model has ``edge_dim``.
             **conv_kwargs: Further arguments of the convolutions, such as ``edge_type`` of ``RGCNConv``, as in
                 :meth:`GPSLayer.forward`. Without ``graph``, walks and masks read ``edge_weight`` and ``edge_type``,
                 too. With a graph token, they must be of edges, or ``pe``.
@@ -168,11 +168,14 @@ class GPSModel(Shareable, GPSNetwork):
             return self.head(x)
 
     def _encode_edges(self, edge_attr: Tensor | None) -> Tensor | None:
-        if (self.edge_encoder is None) == (edge_attr is None):
-            return edge_attr if self.edge_encoder is None else self.edge_encoder(edge_attr)
+        if self.edge_encoder is None and edge_attr is None:
+            return None
         if edge_attr is None:
             raise ValueError("the model has an 'edge_dim', but 'edge_attr' is None: pass edge_attr=graph.edge_attr")
-        raise ValueError("the model has no 'edge_dim', but 'edge_attr' is given: build the model with edge_dim")
+        if self.edge_encoder is None:
+            raise ValueError("the model has no 'edge_dim', but 'edge_attr' is given: build the model with edge_dim")
+        check_dtype(self.edge_encoder, edge_attr, "edge_attr")
+        return self.edge_encoder(edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr)
 
 
 def _linear(in_channels: int | None, out_channels: int) -> Any:

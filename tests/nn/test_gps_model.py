@@ -157,6 +157,8 @@ EXPHORMER, BIASED = lambda _: nn.ExphormerAttention(8), lambda _: nn.FullAttenti
         (lambda: model(lambda _: Conv(), pool="median"), ValueError, r"max, graph_token, None \(got 'median'\)"),
         (lambda: model(lambda _: Conv(), head_layers=0), ValueError, r"'head_layers' must be at least 1 \(got 0\)"),
         (lambda: model(lambda _: GCNConv(8, 8), edge_dim=2), TypeError, "no convolution takes 'edge_attr'"),
+        (lambda: model("gat", edge_dim=2), TypeError, "no convolution takes 'edge_attr'.*edge_dim=C"),
+        (lambda: model("gine", edge_dim=2)(ROWS, EDGES, edge_attr=EDGES), TypeError, "'edge_attr' is torch.int64"),
         (lambda: model(lambda _: Conv())(ROWS, EDGES, edge_attr=ROWS), ValueError, "no 'edge_dim', but .* is given"),
         (lambda: model(lambda _: Conv(), edge_dim=4)(ROWS, EDGES), ValueError, "an 'edge_dim', but .* is None: pass"),
         (lambda: model(lambda _: Conv(), pool="graph_token"), ValueError, "no layer has attention"),
@@ -168,6 +170,14 @@ EXPHORMER, BIASED = lambda _: nn.ExphormerAttention(8), lambda _: nn.FullAttenti
 def test_what_does_not_fit_is_refused(build, error, message):
     with pytest.raises(error, match=message):
         build()
+
+
+@pytest.mark.parametrize("edge_dim", [1, -1])
+def test_edge_features_may_be_one_number_for_each_edge(edge_dim):
+    gine, lengths = model("gine", edge_dim=edge_dim), torch.rand(2)
+    out = gine(ROWS, EDGES, edge_attr=lengths)
+    assert gine.edge_encoder.in_features == 1
+    torch.testing.assert_close(out, gine(ROWS, EDGES, edge_attr=lengths[:, None]))
 
 
 class WithoutShortIndices(TorchDispatchMode):
