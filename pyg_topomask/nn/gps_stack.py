@@ -67,6 +67,8 @@ class GPSStack(Explained, Resettable, ModuleList):
                     f"'{name}' must be a name or a function of the layer's number that returns a module, "
                     f"such as lambda layer: {examples[name]} (got {part!r})"
                 )
+        if attn is None and (settings.get("attn_kwargs") or settings.get("heads", 1) != 1):
+            raise ValueError("'heads' and 'attn_kwargs' are for attentions given by name (got None as 'attn')")
         super().__init__(
             GPSLayer(
                 channels, conv(number) if callable(conv) else conv, attn(number) if callable(attn) else attn, **settings
