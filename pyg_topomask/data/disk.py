@@ -23,6 +23,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from pyg_topomask.cache import building
 from pyg_topomask.ops.csr import check_edges
+from pyg_topomask.transforms.graph_input import with_edge_index
 
 HEADER = "graph.json"
 _FORMAT = 1
@@ -135,10 +136,10 @@ def save_graph(folder: str | Path, data: Data) -> DiskGraph:
         ValueError: If an attribute has the name of the edges' files, ``index`` or ``indptr``, or an edge names a node
             that does not exist.
     """
-    num_nodes = int(data.num_nodes or 0)
+    data, num_nodes = with_edge_index(data), int(data.num_nodes or 0)
     check_edges(data.edge_index, num_nodes, None)
     row, col = data.edge_index
-    order = (row * num_nodes + col).argsort(stable=True)
+    order = (row.long() * num_nodes + col).argsort(stable=True)
     arrays = {"indptr": (pointers(row, num_nodes), "graph"), "index": (narrow(col[order], num_nodes), "graph")}
     for name, value in data.to_dict().items():
         if isinstance(value, Tensor) and name != "edge_index":

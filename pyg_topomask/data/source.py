@@ -13,6 +13,7 @@ from pyg_topomask.data.disk import DiskGraph, pointers
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 from pyg_topomask.ops.segment import ragged_ranges
+from pyg_topomask.transforms.graph_input import with_edge_index
 
 Graph: TypeAlias = Data | DiskGraph | tuple[FeatureStore, GraphStore]
 
@@ -64,6 +65,7 @@ class GraphSource:
         graph = mapped(graph) if isinstance(graph, DiskGraph) else graph
         if isinstance(graph, MappedData):
             graph = (graph, graph.disk)
+        graph = with_edge_index(graph) if isinstance(graph, Data) else graph
         pair = graph if isinstance(graph, tuple) else (graph, graph)
         if len(pair) != 2 or not isinstance(pair[0], FeatureStore) or not isinstance(pair[1], GraphStore):
             raise TypeError(f"a graph must be a Data, a DiskGraph, or (feature store, graph store) (got {type(graph)})")
@@ -77,7 +79,7 @@ class GraphSource:
             col = ptr2index(col) if edges[0].layout == EdgeLayout.CSC else col
             size = int(graph.num_nodes or 0) if isinstance(graph, Data) else edges[0].size[0]
             check_edges(torch.stack([row, col]), size, None)
-            order = (row * size + col).argsort(stable=True)
+            order = (row.long() * size + col).argsort(stable=True)
             self.indptr, self.index = pointers(row, size), col[order]
             self._order = order if isinstance(graph, Data) else None
 
@@ -167,7 +169,7 @@ class GraphSource:
 
     def of(self, graph: Data) -> "GraphSource":
         """The same edges, with the attributes of another `Data`."""
-        found = copy.copy(self)
+        found, graph = copy.copy(self), with_edge_index(graph)
         found.graph, found.features = (graph, graph.disk) if "disk" in graph else graph, graph
         return found
 

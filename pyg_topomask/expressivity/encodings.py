@@ -1,6 +1,5 @@
 """What the test reads from a graph: edges and equivariant encodings of nodes and edges."""
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -12,11 +11,12 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkP
 
 from pyg_topomask.expressivity.mask_rows import Mask, entries_of
 from pyg_topomask.expressivity.refinement import EncodedGraph, classes_of
-from pyg_topomask.ops.csr import check_edges, edge_tensors, stored_edges
+from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder
 from pyg_topomask.transforms.base import parts_of
+from pyg_topomask.transforms.graph_input import with_edge_index
 from pyg_topomask.transforms.relabel import permute, tables_of
 
 Transform = Callable[[Data], Data]
@@ -89,7 +89,7 @@ def encode(dataset: Sequence[Data], transform: Transform | None, mask: Mask | No
         if not isinstance(data, Data) or isinstance(data, Batch):
             hint = "for HeteroData, call to_homogeneous(); for a Batch, to_data_list()"
             raise TypeError(f"the test compares single homogeneous graphs (got {type(data).__name__}); {hint}")
-    dataset = [_with_edge_index(data) for data in dataset]
+    dataset = [with_edge_index(data) for data in dataset]
     for data in dataset:
         if data.edge_index is None:
             raise ValueError("a graph has no edges; it needs 'edge_index' or 'adj_t'")
@@ -158,7 +158,7 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
     if transform is None:
         return data, ["x", "edge_attr"]
     result = transform(data.clone())
-    result = _with_edge_index(result) if isinstance(result, Data) else result
+    result = with_edge_index(result) if isinstance(result, Data) else result
     if not isinstance(result, Data) or isinstance(result, Batch) or result.edge_index is None:
         hint = "; is it a class that was not called?" if isinstance(transform, type) else ""
         raise TypeError(f"'transform' must return a graph with edge_index (got {type(result).__name__}){hint}")
@@ -181,18 +181,6 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
                 stacklevel=2,
             )
     return result, names
-
-
-def _with_edge_index(data: Data) -> Data:
-    """A graph with ``edge_index``, where it is an `EdgeIndex` or has ``adj_t`` instead."""
-    adj = stored_edges(data)
-    if adj is None or type(data.edge_index) is Tensor:
-        return data
-    data, (edge_index, weight) = copy.copy(data), edge_tensors(adj)
-    data.edge_index, data.adj_t = edge_index, None
-    if weight is not None:
-        data.edge_weight = weight
-    return data
 
 
 def _same(value: Tensor, other: object) -> bool:

@@ -1,5 +1,6 @@
 """Graph attributes that transforms read, checked once where they enter the library."""
 
+import copy
 from typing import Any
 
 import torch
@@ -69,6 +70,18 @@ def edges_of(data: Data) -> tuple[Tensor, Tensor | None]:
         weight = weight.detach().to(torch.float64).view(-1)
     check_edges(edge_index, num_nodes_of(data), weight)
     return edge_index, weight
+
+
+def with_edge_index(data: Data) -> Data:
+    """A graph with a plain ``edge_index``, and no ``adj_t``, whose values become ``edge_weight``."""
+    adj = stored_edges(data)
+    if adj is None or (type(adj) is Tensor and "adj_t" not in data):
+        return data
+    num_nodes, data, (edge_index, weight) = data.num_nodes, copy.copy(data), edge_tensors(adj)
+    data.edge_index, data.adj_t, data.num_nodes = edge_index, None, num_nodes
+    if weight is not None:
+        data.edge_weight = weight
+    return data
 
 
 def edge_lengths(data: Data, name: str | None, num_edges: int) -> Tensor:

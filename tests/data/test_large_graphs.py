@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
+from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_undirected
 
 from pyg_topomask.data import DiskGraph, GraphSource, partition, read_edges, save_edges, save_graph
@@ -95,6 +96,34 @@ def test_stores_and_folders_give_the_same_batches(layout, tmp_path):
             assert found.keys() == want.keys()
             for key, value in want.items():
                 assert torch.equal(found[key], value) if torch.is_tensor(value) else found[key] == value, key
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_32_bit_edges_of_many_nodes_are_sorted(kind, tmp_path):
+    """The square of the number of nodes is beyond 32 bits."""
+    edges = torch.randint(0, 60_000, (2, 500), generator=torch.Generator().manual_seed(0))
+    data = Data(x=torch.arange(60_000), edge_index=edges.int(), train_mask=torch.zeros(60_000))
+    source = GraphSource(KINDS[kind](data, tmp_path))
+    row, place = source.edges_from(torch.arange(60_000))
+    assert sorted(zip(row.tolist(), source.index[place].tolist())) == sorted(zip(*edges.tolist()))
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_coo])
+@pytest.mark.parametrize("remove", [True, False])
+@pytest.mark.parametrize("kind", ["data", "disk"])
+def test_a_sparse_adjacency_is_read_with_its_weights(kind, remove, layout, tmp_path):
+    """Its size is that of the graph, which has no edges at its last nodes."""
+    edges = graph_of().edge_index.unique(dim=1)
+    data = Data(edge_index=edges, edge_weight=torch.rand(edges.size(1)), num_nodes=NODES)
+    adj = ToSparseTensor(layout=layout, remove_edge_index=remove)(data.clone())
+    adj.num_nodes = None if remove else NODES
+    nodes = torch.arange(0, NODES, 3)
+    found, want = (
+        GraphSource(KINDS[kind](graph, tmp_path / str(n))).subgraph(nodes) for n, graph in enumerate((adj, data))
+    )
+    for one, other in zip(sorted_edges(found, "edge_weight"), sorted_edges(want, "edge_weight"), strict=True):
+        assert torch.equal(one, other)
+    assert "adj_t" not in found
 
 
 def test_drawn_neighbors_depend_on_the_seed():
