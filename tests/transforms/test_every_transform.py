@@ -66,6 +66,16 @@ def test_many_graphs_at_once_and_in_a_batch_give_what_one_does(name):
 
 
 @each_transform
+def test_the_default_dtype_may_be_float64(name, request):
+    transform, graphs = make(name), graphs_for(name)
+    wanted = [added(transform, graph) for graph in graphs]
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    torch.set_default_dtype(torch.float64)
+    for graph, want in zip(graphs, wanted):
+        assert added(transform, graph).keys() == want.keys()
+
+
+@each_transform
 def test_a_transform_is_found_by_what_it_adds(name):
     requires = list(added(make(name), graphs_for(name)[0]))
     (found,) = transforms.that_add(requires, **SETTINGS).transforms

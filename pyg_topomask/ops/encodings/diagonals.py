@@ -113,7 +113,7 @@ def unit_columns(ptr: Sequence[int], width: int) -> Iterator[Tensor]:
     local = torch.arange(num_nodes) - torch.repeat_interleave(torch.tensor(ptr[:-1]), torch.tensor(ptr).diff())
     step = max(1, min(width, _BUDGET * 4 // max(num_nodes, 1)))
     for begin in range(0, width, step):
-        block = torch.zeros(num_nodes, min(step, width - begin))
+        block = torch.zeros(num_nodes, min(step, width - begin), dtype=torch.float32)
         row = torch.nonzero((local >= begin) & (local < begin + block.size(1)))[:, 0]
         block[row, local[row] - begin] = 1
         yield block

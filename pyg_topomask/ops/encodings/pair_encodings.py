@@ -43,12 +43,12 @@ def relative_walks(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
     csr = batch.csr
     root = root_strengths(csr)[csr.row]
     walk = batch._replace(csr=csr._replace(weight=csr.weight / root / root))
-    found = torch.zeros(sum(size * size for size in batch.sizes), len(steps))
+    found = torch.zeros(sum(size * size for size in batch.sizes), len(steps), dtype=torch.float32)
     row = 0
     for size, part in zip(batch.sizes, walk.graphs()):
         rows = slice(row, row := row + size * size)
         dense = torch.from_numpy(to_scipy(part).toarray()).float()
-        power = torch.eye(size)
+        power = torch.eye(size, dtype=torch.float32)
         for k in range(max(steps) + 1):
             found[rows, [column for column, step in enumerate(steps) if step == k]] = power.view(-1, 1)
             power = power @ dense if k < max(steps) else power
