@@ -122,6 +122,17 @@ def test_signs_follow_a_relabelling():
     torch.testing.assert_close(moved.laplacian_vectors, found.laplacian_vectors[perm], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("norm", ["wavelength", "wavelength-asin", "wavelength-soft"])
+def test_rounding_of_the_eigenvalue_0_is_no_wavelength(norm):
+    """With large weights, it is not small itself."""
+    heavy, light = path(200), path(200)
+    light.edge_weight = torch.linspace(1, 2, 199, dtype=torch.float64).repeat(2)
+    heavy.edge_weight = light.edge_weight * 1e6
+    found, wanted = (transforms.AddLaplacianEncoding(3, None, norm)(graph) for graph in (heavy, light))
+    assert found.laplacian_values[0, 0] == 0
+    torch.testing.assert_close(found.laplacian_vectors[:, 0], wanted.laplacian_vectors[:, 0])
+
+
 @pytest.mark.parametrize("norm", spectral.EIGVEC_NORMS)
 def test_eigenvector_norms(norm):
     data = random_graph(30, 8.0)

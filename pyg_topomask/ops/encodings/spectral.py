@@ -79,7 +79,8 @@ def laplacian_eigenpairs(batch: GraphBatch, k: int, normalization: str | None = 
             if normalization == "rw":
                 basis = basis * scale[start : start + size, None]
                 basis /= np.linalg.norm(basis, axis=0)
-            values[index, :count] = np.maximum(value, 0.0)
+            rounding = 1e-12 * float(csr.weight.abs().max())
+            values[index, :count] = np.where(value > rounding, value, 0.0)
             vectors[start : start + size, :count] = basis * canonical_signs(basis)
     return torch.from_numpy(vectors), torch.from_numpy(values)
 
