@@ -23,7 +23,7 @@ from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.data.disk import DiskGraph, node_blocks, save_graph, with_arrays
 from pyg_topomask.data.source import GraphSource
 from pyg_topomask.ops.csr import CSR, drop_zeros, root_strengths, to_csr
-from pyg_topomask.ops.hashing import finish_graphs, hash_edges
+from pyg_topomask.ops.hashing import draw_seeds, finish_graphs, hash_edges
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.sample import start_stream
 from pyg_topomask.ops.walks.walkers import WalkGraph
@@ -79,7 +79,8 @@ def prepare_shards(
         for first, csr in _blocks(graph):
             total += hash_edges(csr.row + first, csr.col, graph.num_nodes).sum(0)
             root[first : first + csr.num_nodes] = root_strengths(csr)
-        seed = finish_graphs(total, torch.tensor([graph.num_nodes]), walks.seed or 0, 0)
+        size = torch.tensor([graph.num_nodes])
+        seed = draw_seeds(1) if walks.seed is None else finish_graphs(total, size, walks.seed, 0)
         factors = _factors(graph, root, walks)
         with_arrays(temporary / "graph", graph, {"factor": factors}, "edge")
         (temporary / SHARDS).write_text(json.dumps(content | {"seed": int(seed)}))

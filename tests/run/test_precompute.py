@@ -51,6 +51,16 @@ def test_shards_are_the_walks_of_the_whole_graph(settings, kind, tmp_path, monke
     assert_same(load_walks(tmp_path / "out"), walks.additions([data])[0])
 
 
+def test_without_a_seed_shards_are_drawn_anew(tmp_path):
+    for seed in (5, 6):
+        out = tmp_path / str(seed)
+        torch.manual_seed(seed)
+        prepare_shards(out, graph(), AddRandomWalks(), {"shards": 1})
+        write_shards(out, 1)
+        torch.manual_seed(seed)
+        assert_same(load_walks(out), AddRandomWalks().additions([graph()])[0])
+
+
 def test_a_graph_on_disk_needs_distinct_edges(tmp_path):
     edges = torch.tensor([[0, 0, 1], [1, 1, 0]])
     disk = save_graph(tmp_path / "graph", Data(edge_index=edges, num_nodes=2))
