@@ -7,6 +7,7 @@ from typing import Any
 
 from torch_geometric.transforms import Compose
 
+from pyg_topomask.checks import check_names
 from pyg_topomask.transforms.base import GraphTransform
 
 
@@ -21,7 +22,12 @@ def that_add(requires: Iterable[str], **settings: Any) -> Compose:
     Args:
         requires: Names of attributes, such as ``mask.requires``. Those that no transform adds are part of the data.
         settings: Arguments for those of the transforms whose constructor takes them.
+
+    Raises:
+        TypeError: If no transform takes one of the settings.
     """
+    known = {key for cls in _known(GraphTransform) for key in signature(cls).parameters}
+    check_names("that_add()", settings, sorted(known))
     return Compose([cls(**_taken(cls, settings)) for cls in _adding(requires, settings)])
 
 

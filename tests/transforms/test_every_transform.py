@@ -88,6 +88,8 @@ def test_transforms_are_found_in_order_and_with_names_of_their_own():
         repr(transforms.AddTreeOrder()), repr(transforms.AddRandomWalks(name="far", max_length=2, seed=3))
     ]  # fmt: skip
     assert transforms.that_add(["own"]).transforms == []
+    with pytest.raises(TypeError, match=r"that_add\(\) takes no 'num_walk': did you mean 'num_walks'"):
+        transforms.that_add(["walk_load"], num_walk=3)
 
 
 @each_transform
