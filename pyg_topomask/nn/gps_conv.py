@@ -44,7 +44,7 @@ class GPSConv(torch_geometric.nn.GPSConv):
         attn_type: A name in :data:`~pyg_topomask.nn.ATTENTION`, in upper or lower case, such as ``"grf"``; or an
             attention, as for :class:`GPSLayer`. ``"multihead"`` and ``"performer"`` are those of PyG;
             ``"Performer"`` is ours.
-        attn_kwargs: Further arguments of the attention that ``attn_type`` names.
+        attn_kwargs: Further arguments of the attention that ``attn_type`` names, which are copied.
         transform: What adds the attributes `requires` if the layer is called without ``graph``, such as
             ``AddRandomWalks()``. It runs in each call; stored attributes cost less.
 

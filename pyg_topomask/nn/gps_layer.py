@@ -73,7 +73,7 @@ class GPSLayer(Explained, Resettable):
             :math:`X_{out} = X' + \mathrm{MLP}(\mathrm{Norm}(X'))`, with dropout of each update. The output is not
             normalised, so a stack needs a norm after its last layer.
         heads: Number of heads of attentions that are given by name. A module with another number is refused.
-        attn_kwargs: Their further arguments.
+        attn_kwargs: Their further arguments, which are copied for each place, such as a ``mask``.
         norm_kwargs, act_kwargs: Further arguments of norms and of the activation that are given by name.
 
     Raises:

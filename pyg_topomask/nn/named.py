@@ -1,5 +1,6 @@
 """Attentions and convolutions that are given by their names, or as modules of PyG and torch."""
 
+import copy
 from collections.abc import Mapping
 from inspect import signature
 from typing import Any
@@ -33,7 +34,7 @@ def as_attention(
             ``"pyg.SGFormer"``; an attention or convolution of PyG or torch; or any other module, which is returned.
         channels: Width ``C``.
         heads: Number of heads of an attention that is given by name.
-        attn_kwargs: Its further arguments.
+        attn_kwargs: Its further arguments, copied, so that each attention has a mask of its own.
         name: Name of the argument, for messages.
 
     Raises:
@@ -51,7 +52,7 @@ def as_attention(
             raise ValueError(_is_mask(attn, masks[attn.lower()], channels, heads))
         if found is None:
             raise ValueError(f"no attention is called {attn!r}; there are {', '.join(EVERY_ATTENTION)}")
-        settings: dict[str, Any] = {"heads": heads, **(attn_kwargs or {})}
+        settings: dict[str, Any] = {"heads": heads, **copy.deepcopy(dict(attn_kwargs or {}))}
         return found(channels, **settings)
     check_part(name, attn, channels)
     if attn_kwargs or heads not in (1, getattr(attn, "heads", 1)):

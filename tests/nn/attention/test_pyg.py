@@ -8,7 +8,7 @@ from torch_geometric.nn import TransformerConv
 from torch_geometric.nn import attention as dense
 from torch_geometric.utils import to_dense_batch
 
-from pyg_topomask.nn import GPSLayer, GPSModel, GRFAttention
+from pyg_topomask.nn import GPSLayer, GPSModel, GRFAttention, HopMask
 from pyg_topomask.nn.attention.pyg import PYG_ATTENTION, ConvAttention, DenseAttention
 from pyg_topomask.nn.named import as_attention, as_conv
 from tests.nn.gps_cases import batch_of
@@ -78,6 +78,8 @@ def test_names_build_branches():
     model = GPSModel(8, 8, 2, 2, conv="gcn", attn="grf", heads=2, attn_kwargs={"kernel": "elu1"})
     assert all(isinstance(layer.attn, GRFAttention) and layer.attn.kernel == "elu1" for layer in model.layers)
     assert model.layers[0].attn is not model.layers[1].attn
+    masked = GPSModel(8, 8, 2, 2, attn="masked", attn_kwargs={"mask": HopMask()})
+    assert masked.layers[0].attn.mask is not masked.layers[1].attn.mask
     batch = batch_of()
     assert model(torch.randn(batch.num_nodes, 8), batch.edge_index, graph=batch).shape == (batch.num_nodes, 2)
     assert isinstance(GPSLayer(8, attn="PYG.sgformer").attn, DenseAttention)
