@@ -97,31 +97,36 @@ class AddRandomWalks(JoinedTransform):
         lengths: Lengths = None,
         edge_type: int | Sequence[int] | None = None,
     ) -> None:
-        self._diagonal = diagonal_of(independent, diagonal)
-        size = (num_walks + 1) // 2 if scheme == "repelling" and self._diagonal == "corrected" else None
-        walkers = walk_settings(num_walks, max_length, halt_prob, scheme, size, lengths, importance)
-        if walkers.max_length >= 2**15:
-            raise ValueError(f"'max_length' must be below {2**15}, for 16-bit tables (got {max_length})")
-        if self._diagonal == "corrected" and walkers.num_blocks == 1:
-            raise ValueError(
-                f"diagonal='corrected' needs walkers of a start that are independent of each other (got num_walks="
-                f"{num_walks} and scheme={scheme!r}); use more walks, or diagonal='independent'"
-            )
         seed = None if seed is None else check_integer("seed", seed)
         check_name(name)
-        self._walkers = walkers
-        self.num_walks, self.max_length = walkers.num_walks, walkers.max_length
-        self.halt_prob, self.scheme, self.lengths = halt_prob, scheme, lengths
+        relation_of(edge_type)
+        self.num_walks, self.max_length, self.halt_prob = num_walks, max_length, halt_prob
+        self.scheme, self.lengths, self.edge_type = scheme, lengths, edge_type
         self.independent, self.seed, self.name = independent, seed, name
         self.transition, self.diagonal, self.importance = transition, diagonal, importance
         self.num_tables = check_integer("num_tables", num_tables, 1)
-        self.edge_type, self._relation = edge_type, relation_of(edge_type)
+        self.num_walks, self.max_length = self.settings[:2]  # checked
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
 
     @property
     def settings(self) -> WalkSettings:
-        """The checked settings of the walkers."""
-        return self._walkers
+        """The checked settings of the walkers. Raises TypeError and ValueError."""
+        corrected = self._diagonal == "corrected"
+        size = (self.num_walks + 1) // 2 if self.scheme == "repelling" and corrected else None
+        halting = self.halt_prob, self.scheme, size, self.lengths, self.importance
+        walkers = walk_settings(self.num_walks, self.max_length, *halting)
+        if walkers.max_length >= 2**15:
+            raise ValueError(f"'max_length' must be below {2**15}, for 16-bit tables (got {self.max_length})")
+        if corrected and walkers.num_blocks == 1:
+            raise ValueError(
+                f"diagonal='corrected' needs walkers of a start that are independent of each other (got num_walks="
+                f"{self.num_walks} and scheme={self.scheme!r}); use more walks, or diagonal='independent'"
+            )
+        return walkers
+
+    @property
+    def _diagonal(self) -> str:
+        return diagonal_of(self.independent, self.diagonal)
 
     def set_epoch(self, epoch: int) -> None:
         """Make new draws from now on. Call it before each epoch; persistent loader workers see the change as well."""
@@ -132,14 +137,15 @@ class AddRandomWalks(JoinedTransform):
         self._epoch.share_memory_()  # the memory of a copy is not shared yet
 
     def of_group(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
-        graphs = [with_relation(graph, self._relation) for graph in graphs]
+        relation, settings = relation_of(self.edge_type), self.settings
+        graphs = [with_relation(graph, relation) for graph in graphs]
         joined = join_edges(graphs)
         ptr, draws = joined.ptr, draw_seeds(len(graphs)) if self.seed is None else (self.seed, int(self._epoch))
         weight = None
         if self.transition is not None and any(self.transition in graph for graph in graphs):
             weight = _transitions(graphs, self.transition, joined.edge_index.device)
-        prepared = compiled.normalized_graph(*joined, draws, self._walkers) if weight is None else None
-        graph, stream = prepared or _normalized_graph(joined, draws, self._walkers, weight)
+        prepared = compiled.normalized_graph(*joined, draws, settings) if weight is None else None
+        graph, stream = prepared or _normalized_graph(joined, draws, settings, weight)
         nodes = torch.arange(stream.numel(), device=stream.device)
         columns, added = self.columns(graph, nodes, stream, joined), []
         for position, (given, size) in enumerate(zip(graphs, ptr.diff().tolist())):
@@ -158,7 +164,7 @@ class AddRandomWalks(JoinedTransform):
         """
         per_set = 2 if self._diagonal == "independent" else 1
         corrected, num_tables = self._diagonal == "corrected", per_set * self.num_tables
-        tables = walk_tables(graph, nodes, stream, num_tables, self._walkers, own=corrected)
+        tables = walk_tables(graph, nodes, stream, num_tables, self.settings, own=corrected)
         columns: dict[str, list[Tensor]] = {}
         for number in range(self.num_tables):
             part = tables[number * per_set : (number + 1) * per_set]
@@ -178,7 +184,7 @@ class AddRandomWalks(JoinedTransform):
             found = split_table(joined, walks.index, length, walks.load, walks.count)
             columns |= {f"{prefix}_{part}": rows for part, rows in zip(("index", "length", "load", "count"), found)}
         if self._diagonal == "corrected":
-            diagonal = corrected_diagonal(tables[0], self._walkers)
+            diagonal = corrected_diagonal(tables[0], self.settings)
             sizes = ptr.diff().tolist() if ptr.numel() > 2 else [diagonal.size(0)]
             columns[f"{name}_diagonal"] = [part.clone() for part in diagonal.split(sizes)]
         return columns

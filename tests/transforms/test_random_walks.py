@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
-from tests.transforms.encoding_cases import path
+from tests.transforms.encoding_cases import assert_same, path
 
 KEYS = ("walk_index", "walk_length", "walk_load", "walk_count")
 KEY_TABLE = tuple(key.replace("walk", "walk_key") for key in KEYS)
@@ -81,6 +81,14 @@ def test_more_nodes_than_are_walked_together():
     for found, graph in zip(AddRandomWalks(2, 2, seed=0)(graphs), graphs, strict=True):
         assert equal(found, AddRandomWalks(2, 2, seed=0)(graph))
     assert found.walk_index.untyped_storage().nbytes() <= 2 * found.walk_index.nbytes  # it can be stored alone
+
+
+def test_a_setting_that_is_changed_later_acts():
+    walks, data = AddRandomWalks(seed=0), GRAPHS["star"]
+    later = {"num_walks": 5, "max_length": 6, "halt_prob": 0.1, "scheme": "antithetic", "diagonal": "corrected"}
+    for key, value in later.items():
+        setattr(walks, key, value)
+    assert_same(walks(data), AddRandomWalks(seed=0, **later)(data))
 
 
 def test_tables_of_earlier_walks_are_removed():
