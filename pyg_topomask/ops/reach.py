@@ -16,8 +16,8 @@ from pyg_topomask.ops.sparse import Pattern, spmm
 def reach(mask: Any, graph: Data, max_hops: int = 16, num_rows: int = 256) -> Tensor:
     r"""Share of a mask's mass by distance: how much of :math:`\sum_j |M_{ij}|` lies 0, 1, 2, … hops from node i.
 
-    The shares are means over rows. Distances follow edges from i to j. With the mask ``OnesOperator``, they are the
-    shares of unmasked attention. Cost: a product of the mask with ``num_rows`` columns.
+    The shares are means over the rows with entries. Distances follow edges from i to j. With the mask ``OnesOperator``,
+    they are the shares of unmasked attention. Cost: a product of the mask with ``num_rows`` columns.
 
     Args:
         mask: A mask operator, or a mask module, which is called on the graph.
@@ -52,7 +52,7 @@ def reach(mask: Any, graph: Data, max_hops: int = 16, num_rows: int = 256) -> Te
     by_hop = _hops(graph, (torch.arange(num_nodes, device=device)[:, None] == rows).float(), max_hops)
     shares = torch.stack([(mass * (at if heads is None else at[:, None])).sum(0) for at in by_hop], -1)
     total = shares.sum(-1, keepdim=True)
-    return (shares / torch.where(total > 0, total, 1)).mean(-2)
+    return (shares / torch.where(total > 0, total, 1)).sum(-2) / (total > 0).sum(-2).clamp(min=1)
 
 
 def mean_hops(shares: Tensor) -> Tensor:

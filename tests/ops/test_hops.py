@@ -66,6 +66,8 @@ def test_reach_is_the_share_of_the_mass_by_distance():
     triangle = Data(edge_index=torch.tensor([[0, 1, 2, 1, 2, 0], [1, 2, 0, 0, 1, 2]]), num_nodes=3)
     series = PowerSeriesOperator(triangle.edge_index, 3, torch.tensor([1.0, -1.0, 0.5]))  # 2 and twice -1/2 in a row
     torch.testing.assert_close(reach(series, triangle, 0), torch.tensor([2, 1], dtype=torch.float64) / 3)
+    away = PowerSeriesOperator(data.edge_index, 4, torch.tensor([0.0, 1.0]))  # the node apart has no entries
+    torch.testing.assert_close(reach(away, data, 1), torch.tensor([0, 1, 0], dtype=torch.float64))
     nothing, empty = (
         OnesOperator(torch.zeros(0, dtype=torch.long)),
         Data(edge_index=data.edge_index[:, :0], num_nodes=0),
