@@ -45,7 +45,7 @@ class AddParticleGraph(BaseTransform):
         if data.pos.size(0) <= self.k:
             raise ValueError(f"{self.k} neighbours need at least {self.k + 1} particles (got {data.pos.size(0)})")
         data.edge_index = torch.from_numpy(nearest_neighbors(data.pos.numpy(), self.k))
-        degree = torch.bincount(data.edge_index[0], minlength=data.pos.size(0))[:, None] / self.k
+        degree = torch.bincount(data.edge_index[0], minlength=data.pos.size(0))[:, None].to(data.pos) / self.k
         data.x = torch.cat([data.pos - data.pos.mean(0), data.vel, degree], dim=1)
         return data
 

@@ -36,7 +36,7 @@ def same(one, two):
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_a_graph_depends_on_seed_and_number_alone(tmp_path, name):
+def test_a_graph_depends_on_seed_and_number_alone(tmp_path, name, request):
     if name == "digits":
         pytest.importorskip("sklearn")
     make = DATASETS[name]
@@ -54,6 +54,8 @@ def test_a_graph_depends_on_seed_and_number_alone(tmp_path, name):
         assert data.is_undirected()
         assert not data.has_self_loops()
     assert Batch.from_data_list(list(many)).num_graphs == 5
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    torch.set_default_dtype(torch.float64)
     (one,) = make(tmp_path, num_graphs=1, seed=7)
     assert same(one, many[0])
 
