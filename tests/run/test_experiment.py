@@ -132,11 +132,26 @@ def test_a_split_of_ones_own_is_kept(kind):
         ({"data": Source([], Task("graph", "regression", 1))}, "a list of them that is not empty"),
         ({"call": lambda model, batch: batch.x[:, :2]}, r"return 2 number\(s\) for each graph \(got 96 for 8\)"),
         ({"data": Source(graphs, Task("graph", "regression", 1), split=Split("cv-kfold-40"))}, "40 folds need"),
+        ({"splits": (0, 1)}, r"split_index: data has 1 split\(s\) \(got 1\)"),
     ],
 )
 def test_what_does_not_fit_is_said(tmp_path, changes, message):
     with pytest.raises(RunError, match=message):
         experiment(**changes).run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Split("kfold-5"), "no split is called 'kfold-5'; .* Did you mean 'cv-kfold-K'"),
+        (lambda: Serving(sampler="neighbour"), "no sampler is called 'neighbour'; .* Did you mean 'neighbor'"),
+        (lambda: Serving(evaluation="cluster"), r"must be full_batch or 'sampler', full_batch \(got cluster\)"),
+        (lambda: Training(epochs=2, eval_period=5), r"must be from 1 to 'epochs' \(got 5 and 2\)"),
+    ],
+)
+def test_settings_that_nothing_knows_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_the_data_of_several_splits_are_loaded_once(tmp_path):

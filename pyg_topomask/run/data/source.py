@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from torch_geometric.transforms import BaseTransform
 from torch_geometric.utils import index_to_mask, mask_to_index
 
 from pyg_topomask.run.data.features import FittedTransform
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import RunError, no_such
 from pyg_topomask.run.task import PARTS, Parts, Task, classification
 
 
@@ -131,6 +132,10 @@ def _check(graph: Data, number: int, task: Task) -> None:
         raise RunError(f"dataset: {task.target_name!r} of graph {number} must hold classes 0, 1, … (got none, or NaN)")
 
 
+_MODES = ("auto", "standard", "random", "fixed", "errica")
+_SAMPLERS = ("full_batch", "random_partition", "cluster", "neighbor", "walks")
+
+
 @dataclass(frozen=True)
 class Split:
     """How the items of a data set, graphs or the nodes of one graph, are divided into three sets.
@@ -143,6 +148,9 @@ class Split:
         index: Number of the test fold, or of the data set's own split if it has several.
         seed: Seed of the split; that of the run if :obj:`None`, and 0 for folds.
         folder: Folder of published folds.
+
+    Raises:
+        ValueError: If there is no such mode.
     """
 
     mode: str = "auto"
@@ -150,6 +158,10 @@ class Split:
     index: int = 0
     seed: int | None = None
     folder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.mode not in _MODES and not re.fullmatch(r"cv-(stratified)?kfold-\d+", self.mode):
+            raise ValueError(no_such("split", self.mode, [*_MODES, "cv-kfold-K", "cv-stratifiedkfold-K"]))
 
     @property
     def num_folds(self) -> int | None:
@@ -184,6 +196,9 @@ class Serving:
         max_nodes: Largest number of nodes in the neighbourhood of a node (walks).
         evaluation: Sampler of evaluations: ``"full_batch"``, or the same as ``sampler``.
         redraw: Number of epochs after which the training graphs get new walks; 0: never.
+
+    Raises:
+        ValueError: If there is no such sampler.
     """
 
     batch_size: int = 32
@@ -195,6 +210,12 @@ class Serving:
     max_nodes: int = 32
     evaluation: str = "full_batch"
     redraw: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sampler not in _SAMPLERS:
+            raise ValueError(no_such("sampler", self.sampler, _SAMPLERS))
+        if self.evaluation not in ("full_batch", self.sampler):
+            raise ValueError(f"'evaluation' must be full_batch or 'sampler', {self.sampler} (got {self.evaluation})")
 
 
 def _unchanged(data: Data) -> Data:
@@ -279,6 +300,8 @@ def split_items(data: Source, size: int, labels: Tensor | None, own: Parts | Non
         seed: Seed of the run.
     """
     mode, split = data.split.mode, data.split
+    if mode != "errica" and split.index >= (split.num_folds or 1):
+        raise RunError(f"dataset.split_index: {data.name} has {split.num_folds or 1} split(s) (got {split.index})")
     if mode == "standard" or (mode == "auto" and own is not None):
         if own is None:
             raise RunError(f"dataset.split_mode: {data.name} has no standard split; use random or cv-kfold-10")

@@ -44,6 +44,9 @@ class Training:
             of batches, which are padded to few sizes.
         inference: Whether the model is only evaluated, on all three sets.
         submission: Whether an evaluation also writes predictions in OGB's format for PCQM4Mv2.
+
+    Raises:
+        ValueError: If there would be no evaluation.
     """
 
     loss: str | Callable[[Tensor, Tensor], Tensor] = "cross_entropy"
@@ -63,6 +66,10 @@ class Training:
     cuda_graphs: bool = False
     inference: bool = False
     submission: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.inference or 1 <= self.eval_period <= self.epochs):
+            raise ValueError(f"'eval_period' must be from 1 to 'epochs' (got {self.eval_period} and {self.epochs})")
 
     @property
     def best_is_max(self) -> bool:
