@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask import plan as plans
+from pyg_topomask.checks import readable
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.memo import once_per_batch
@@ -225,11 +226,11 @@ def evaluate(entries: Entries) -> Tensor:
     return entries.values if isinstance(entries, Combination) else entries
 
 
-def read_mask(mask: AttentionMask | Tensor, q: Tensor) -> AttentionMask:
+def read_mask(mask: AttentionMask | Tensor, q: Tensor, batch: Tensor | None) -> AttentionMask:
     """Check the mask of attention with queries ``q`` ``[N, H, R]``; read a tensor as a dense mask.
 
     Raises:
-        ValueError: If its number of nodes or heads differs from that of ``q``.
+        ValueError: If its number of nodes or heads differs from that of ``q``, or a dense one joins graphs (on CPU).
         TypeError: If it is neither an operator nor a tensor.
     """
     if isinstance(mask, Tensor):
@@ -245,6 +246,13 @@ def read_mask(mask: AttentionMask | Tensor, q: Tensor) -> AttentionMask:
             f"the mask has {mask.heads} heads, but 'q' has {q.size(1)}: give both the same number, or use one mask for "
             "all heads"
         )
+    if isinstance(mask, TensorMask) and batch is not None and readable(mask.matrix):
+        joins = (mask.matrix != 0) & (batch[:, None] != batch)
+        if bool(joins.any()):
+            row, col = joins.nonzero()[0, -2:].tolist()
+            raise ValueError(
+                f"the mask joins nodes {row} and {col} of different graphs: multiply it by (batch[:, None] == batch)"
+            )
     return mask
 
 

@@ -252,7 +252,7 @@ def problem_of(
     q, k, v = qkv
     if batch is not None:
         check_batch(batch, q.size(0))
-    mask, signed = None if mask is None else read_mask(mask, q), normalizer == "signed"
+    mask, signed = None if mask is None else read_mask(mask, q, batch), normalizer == "signed"
     problem = Problem(kernel, q, k, v, mask, batch, signed=signed, dropout=dropout)
     if signed and not kernel.signed_features:
         with torch.autocast(v.device.type, enabled=False):  # only here: torch.export cannot store an empty region

@@ -142,6 +142,17 @@ def test_a_large_mask_that_becomes_dense_is_told():
     masked_softmax_attention(x, x, x, DenseOperator(torch.ones(4, 4)))
 
 
+@pytest.mark.parametrize("kind", [DenseOperator, torch.Tensor.clone])
+@pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4)])
+def test_a_dense_mask_joins_no_graphs(kind, shape):
+    q, batch = torch.rand(4, 2, 3), torch.tensor([0, 1, 1, 1])
+    mask = torch.rand(shape) * (batch[:, None] == batch)
+    masked_linear_attention(q, q, q, kind(mask), batch)
+    mask[..., 2, 0] = 1
+    with pytest.raises(ValueError, match="the mask joins nodes 2 and 0 of different graphs: multiply it by"):
+        masked_softmax_attention(q, q, q, kind(mask), batch)
+
+
 def test_a_batch_that_splits_a_graph_has_no_blocks():
     q, k, v = features(Kernel("linear"), 17)
     mask = MASKS["grf_signed"].make(*MASKS["grf_signed"].parameters)
