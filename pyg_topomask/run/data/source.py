@@ -388,8 +388,10 @@ def errica_split(data: Source, size: int) -> Parts:
 def node_masks(data: Source, graph: Data, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Boolean masks ``[N]`` of the training, validation and test nodes; ``split.index`` selects a column of several."""
     names, number, index = [f"{part}_mask" for part in PARTS], int(graph.num_nodes), data.split.index
-    if data.split.mode in ("standard", "auto") and all(name in graph for name in names):
+    if data.split.mode in ("standard", "auto") and any(name in graph for name in names):
         for name in names:
+            if name not in graph:
+                raise RunError(f"dataset: {data.name} has masks, but no {name!r}; add it, or choose a random split")
             if graph[name].numel() % number != 0:
                 shape = list(graph[name].shape)
                 raise RunError(f"dataset: {name!r} must be a mask of the {number} nodes (got shape {shape})")

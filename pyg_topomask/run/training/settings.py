@@ -30,6 +30,7 @@ class Training:
         epochs: Number of epochs.
         optimizer: Makes the optimiser of a module; AdamW with a learning rate of 1e-3, and 25 times that for masks.
         scheduler: Makes the schedule of an optimiser, which is stepped after each epoch, or None; none if :obj:`None`.
+            A ``ReduceLROnPlateau`` follows the validation loss.
         clip: Largest norm of the gradient; none if :obj:`None`.
         accumulation: Number of batches whose gradients are summed to one step.
         eval_period: Number of epochs between evaluations on the validation set.
@@ -37,7 +38,8 @@ class Training:
         patience: Number of epochs without a better ``metric`` after which training stops; 0: never.
         auxiliary: Weight of the auxiliary loss of attentions that have one.
         accelerator: ``"auto"``, ``"cpu"`` or ``"cuda"``.
-        precision: ``"32-true"``, ``"64-true"``, ``"bf16-mixed"`` or ``"16-mixed"``.
+        precision: ``"32-true"``, ``"64-true"`` (a model of your own then needs features in float64), ``"bf16-mixed"``
+            or ``"16-mixed"``.
         compile: Whether torch.compile compiles the model. One with a method ``plan(batch)`` becomes one graph, and the
             loader makes plans; others are compiled in parts.
         cuda_graphs: Whether forward and backward passes of the training are captured in CUDA graphs, one for each size

@@ -106,6 +106,9 @@ def test_masks_of_zeros_and_ones_are_masks():
     graph.train_mask = torch.tensor([0, 3])
     with pytest.raises(RunError, match=r"'train_mask' must be a mask of the 6 nodes \(got shape \[2\]\)"):
         node_masks(source, graph, 0)
+    del graph.train_mask
+    with pytest.raises(RunError, match="data has masks, but no 'train_mask'; add it, or choose a random split"):
+        node_masks(source, graph, 0)
 
 
 def parts_of(config, sampling_transforms=()):
