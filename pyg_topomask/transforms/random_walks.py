@@ -101,10 +101,10 @@ class AddRandomWalks(JoinedTransform):
         check_name(name)
         relation_of(edge_type)
         self.num_walks, self.max_length, self.halt_prob = num_walks, max_length, halt_prob
-        self.scheme, self.lengths, self.edge_type = scheme, lengths, edge_type
+        self.scheme, self.lengths = scheme, lengths
         self.independent, self.seed, self.name = independent, seed, name
         self.transition, self.diagonal, self.importance = transition, diagonal, importance
-        self.num_tables = check_integer("num_tables", num_tables, 1)
+        self.num_tables, self.edge_type = check_integer("num_tables", num_tables, 1), edge_type
         self.num_walks, self.max_length = self.settings[:2]  # checked
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
 
