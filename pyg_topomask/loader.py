@@ -100,7 +100,8 @@ class RandomPartitionLoader(_PartLoader):
         clusters: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
-        num_parts, nodes_of = check_integer("num_parts", num_parts, 1), None if clusters is None else split(clusters)
+        num_parts = check_integer("num_parts", num_parts, 1)
+        nodes_of = None if clusters is None else split(torch.as_tensor(clusters))
         parts = GraphParts(data, num_parts, seed, _with_own_epoch(transform), nodes_of)
         what, number = ("nodes", parts.source.num_nodes) if nodes_of is None else ("clusters", len(nodes_of))
         if clusters is not None and len(clusters) != parts.source.num_nodes:

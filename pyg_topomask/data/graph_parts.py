@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from pyg_topomask.data.disk import narrow
 from pyg_topomask.data.source import Graph, GraphSource
 from pyg_topomask.ops.hashing import GOLDEN, MIX_1, below, mix, wrap
 from pyg_topomask.transforms.base import apply_all
+from pyg_topomask.transforms.graph_input import select_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -130,6 +131,7 @@ class WalkNeighborhoods(TargetParts):
         seed: int = 0,
         transform: BaseTransform | None = None,
     ) -> None:
+        targets = torch.as_tensor(targets)  # of an array or a list
         super().__init__(graph, targets, check_integer("batch_size", batch_size, 1), seed, transform)
         wrong_mask = targets.dtype == torch.bool and len(targets) != self.source.num_nodes
         if targets.dim() != 1 or targets.is_floating_point() or wrong_mask:
@@ -180,8 +182,8 @@ class WalkNeighborhoods(TargetParts):
         sizes = torch.bincount(group, minlength=targets.numel())
         first = sizes.cumsum(0) - sizes
         per_graph = torch.bincount(group[edge_index[0]], minlength=targets.numel()).tolist()
-        columns = {name: value.split(sizes.tolist()) for name, value in self.source.node_attributes(nodes).items()}
-        columns |= {name: value.split(per_graph) for name, value in self.source.edge_attributes(place).items()}
+        columns = {name: _divided(x, sizes.tolist()) for name, x in self.source.node_attributes(nodes).items()}
+        columns |= {name: _divided(x, per_graph) for name, x in self.source.edge_attributes(place).items()}
         columns["n_id"] = nodes.split(sizes.tolist())
         columns["edge_index"] = (edge_index - first[group[edge_index[0]]]).split(per_graph, 1)
         graphs = [
@@ -194,6 +196,13 @@ class WalkNeighborhoods(TargetParts):
 
     def __getitem__(self, key: tuple[int, int]) -> Data:
         return self.cut(*key)
+
+
+def _divided(value: Any, sizes: list[int]) -> Sequence[Any]:
+    """Consecutive parts of these sizes of an attribute."""
+    if isinstance(value, Tensor):
+        return value.split(sizes)
+    return [select_rows(value, rows) for rows in torch.arange(sum(sizes)).split(sizes)]
 
 
 def split(clusters: Tensor) -> list[Tensor]:

@@ -6,14 +6,14 @@ from torch_geometric.utils.sparse import ptr2index
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.data.disk import node_blocks, pointers
-from pyg_topomask.data.source import GraphSource
+from pyg_topomask.data.source import Graph, GraphSource
 
 METHODS = ("auto", "metis", "stream")
 _LARGEST_BLOCK = 4096  # nodes that are placed together, so that most work is done in torch; fewer on small graphs
 _LARGEST_FOR_METIS = 20_000_000  # edges; METIS holds several copies of them
 
 
-def partition(source: GraphSource, num_parts: int, method: str = "auto", passes: int = 10) -> Tensor:
+def partition(source: GraphSource | Graph, num_parts: int, method: str = "auto", passes: int = 10) -> Tensor:
     """The part of each node, ``[N]``, int64.
 
     Args:
@@ -28,6 +28,7 @@ def partition(source: GraphSource, num_parts: int, method: str = "auto", passes:
         ValueError: If ``num_parts`` is not between 1 and the number of nodes, ``passes`` is less than 1, the method
             does not exist, or the rows name a node that does not.
     """
+    source = source if isinstance(source, GraphSource) else GraphSource(source)
     num_parts, passes = check_integer("num_parts", num_parts, 1), check_integer("passes", passes, 1)
     if num_parts > source.num_nodes or method not in METHODS:
         raise ValueError(

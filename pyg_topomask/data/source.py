@@ -6,14 +6,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore
-from torch_geometric.data.graph_store import EdgeLayout
+from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.utils.sparse import ptr2index
 
 from pyg_topomask.data.disk import DiskGraph, pointers
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 from pyg_topomask.ops.segment import ragged_ranges
-from pyg_topomask.transforms.graph_input import with_edge_index
+from pyg_topomask.transforms.graph_input import select_rows, with_edge_index
 
 Graph: TypeAlias = Data | DiskGraph | tuple[FeatureStore, GraphStore]
 
@@ -70,7 +70,8 @@ class GraphSource:
         if len(pair) != 2 or not isinstance(pair[0], FeatureStore) or not isinstance(pair[1], GraphStore):
             raise TypeError(f"a graph must be a Data, a DiskGraph, or (feature store, graph store) (got {type(graph)})")
         self.graph, self.features = graph, pair[0]
-        edges = pair[1].get_all_edge_attrs()
+        has_edges = isinstance(graph, Data) and graph.edge_index is not None  # PyG would also ask a matrix 'adj'
+        edges = [EdgeAttr(None, EdgeLayout.COO)] if has_edges else pair[1].get_all_edge_attrs()
         if len(edges) != 1 or (edges[0].size is None and not isinstance(graph, Data)):
             raise TypeError(f"the graph must have one type of edges, and a store must know its size (got {edges})")
         row, col = self.indptr, self.index = pair[1].get_edge_index(edges[0])
@@ -135,8 +136,11 @@ class GraphSource:
         row, edge = ragged_ranges(begin[nodes], begin.diff()[nodes])
         return _ends(nodes + group * size, row, found[edge] + group[row] * size, place[edge])
 
-    def node_attributes(self, nodes: Tensor) -> dict[str, Tensor]:
-        """The rows of all node attributes for nodes ``[n]``."""
+    def node_attributes(self, nodes: Tensor) -> dict[str, Any]:
+        """The rows of all node attributes for nodes ``[n]``, also lists and arrays of a `Data`."""
+        if isinstance(self.features, Data):
+            given = self.features.to_dict()
+            return {key: select_rows(x, nodes) for key, x in given.items() if self.features.is_node_attr(key)}
         found = {}
         for attr in self.features.get_all_tensor_attrs():
             attr = copy.copy(attr)
@@ -145,13 +149,14 @@ class GraphSource:
             found[attr.attr_name] = self.features.get_tensor(attr)
         return found
 
-    def edge_attributes(self, place: Tensor) -> dict[str, Tensor]:
+    def edge_attributes(self, place: Tensor) -> dict[str, Any]:
         """The rows of all edge attributes for the edges at these places of `index`; stores have none."""
         data: Any = self.features
         if not isinstance(self.graph, Data) and not isinstance(data, MappedData):
             return {}
         edge = place if self._order is None else self._order[place]
-        return {key: x[edge] for key, x in data.to_dict().items() if key != "edge_index" and data.is_edge_attr(key)}
+        given = ((key, x) for key, x in data.to_dict().items() if key != "edge_index" and data.is_edge_attr(key))
+        return {key: select_rows(x, edge) for key, x in given}
 
     def subgraph(self, nodes: Tensor) -> Data:
         """The graph between nodes ``[n]``, in their order, with all attributes; the cost is that of their edges.

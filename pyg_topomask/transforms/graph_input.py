@@ -84,6 +84,11 @@ def with_edge_index(data: Data) -> Data:
     return data
 
 
+def select_rows(value: Any, rows: Tensor) -> Any:
+    """Some rows of an attribute: a tensor, an array or a list, such as the names of nodes."""
+    return value[rows] if hasattr(value, "shape") else [value[row] for row in rows.tolist()]
+
+
 def edge_lengths(data: Data, name: str | None, num_edges: int) -> Tensor:
     """Lengths ``[E]`` of the edges, from the edge attribute ``name``; all are 1 if it is :obj:`None`.
 

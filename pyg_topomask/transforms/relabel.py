@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from pyg_topomask.ops.products.factors import FAR_NODES, mean_distance, nearby_order
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.transforms.base import GraphTransform
-from pyg_topomask.transforms.graph_input import check_one_graph, edges_of, num_nodes_of
+from pyg_topomask.transforms.graph_input import check_one_graph, edges_of, num_nodes_of, select_rows
 
 
 class RelabelNodes(GraphTransform):
@@ -85,18 +85,17 @@ def permute(data: Data, perm: Tensor, edge_order: Tensor | None = None) -> Data:
     moved, label = data.clone(), perm.argsort()  # the latter is the new number of each old node
     tables = tables_of(data)
     for key, value in data.to_dict().items():
-        if not isinstance(value, Tensor) or value.dim() == 0 or key == "ptr":
-            continue
-        if "index" in key:
+        is_tensor = isinstance(value, Tensor) and value.dim() > 0
+        if is_tensor and "index" in key:
             moved[key] = label[torch.as_tensor(value).long()].to(value.dtype)
-        elif key.startswith(("pair_", "attn_bias")) and len(value) == len(perm) ** 2:
+        elif is_tensor and key.startswith(("pair_", "attn_bias")) and len(value) == len(perm) ** 2:
             moved[key] = value.unflatten(0, (len(perm), len(perm)))[perm][:, perm].flatten(0, 1)
-        elif key.startswith(tables) and key.endswith(("_length", "_load", "_count")):
-            continue  # a column of a table, in the order of its index
+        elif key == "ptr" or (key.startswith(tables) and key.endswith(("_length", "_load", "_count"))):
+            continue  # which stays, or a column of a table, in the order of its index
         elif data.is_node_attr(key):
-            moved[key] = value[perm]
+            moved[key] = select_rows(value, perm)
         elif edge_order is not None and data.is_edge_attr(key):
-            moved[key] = value[edge_order]
+            moved[key] = select_rows(value, edge_order)
     if edge_order is not None:
         moved.edge_index = moved.edge_index[:, edge_order]
     return moved

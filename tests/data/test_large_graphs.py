@@ -126,6 +126,22 @@ def test_a_sparse_adjacency_is_read_with_its_weights(kind, remove, layout, tmp_p
     assert "adj_t" not in found
 
 
+def test_lists_and_arrays_with_a_row_for_each_node_or_edge_are_cut():
+    """Such as the names in a graph of NetworkX; a dense matrix ``adj`` is an attribute of nodes."""
+    data = graph_of()
+    data.names, data.numbers = [f"node {i}" for i in range(NODES)], np.arange(NODES)
+    data.kinds, data.adj = [f"edge {i}" for i in range(data.num_edges)], torch.eye(NODES)
+    part = GraphSource(data).subgraph(torch.tensor([4, 2]))
+    assert part.names == ["node 4", "node 2"]
+    assert part.numbers.tolist() == [4, 2]
+    assert len(part.kinds) == part.num_edges
+    batch = next(iter(WalkNeighborLoader(data, [4, 2], 2, shuffle=False)))
+    for graph in batch.to_data_list():
+        assert graph.names == [f"node {i}" for i in graph.n_id.tolist()]
+        assert graph.numbers.tolist() == graph.n_id.tolist()
+        assert len(graph.kinds) == graph.num_edges
+
+
 def test_drawn_neighbors_depend_on_the_seed():
     source = GraphSource(graph_of())
     drawn = [source.draw_neighbors(torch.arange(NODES), 1, seed).tolist() for seed in (0, 1, 0)]
@@ -336,7 +352,7 @@ def test_parts_are_of_equal_size_and_cut_few_edges(method):
     assert part.bincount(minlength=8).max() <= 1.06 * data.num_nodes / 8 + 1
     cut = (part[data.edge_index[0]] != part[data.edge_index[1]]).float().mean()
     assert cut < (0.02 if method == "metis" else 0.4)  # 0.875 of a random partition
-    assert torch.equal(part, partition(GraphSource(data), 8, method))
+    assert torch.equal(part, partition(data, 8, method))
 
 
 def test_nodes_that_all_want_one_part_fill_it_and_then_the_emptiest():

@@ -38,6 +38,7 @@ def full():
     graph = ADD(random_graph(40, 3.0))
     graph.x, graph.y, graph.train_mask = torch.randn(40, 3), torch.arange(40), torch.rand(40) < 0.5
     graph.edge_weight, graph.label = torch.rand(graph.num_edges), torch.tensor([[1.0]])
+    graph.numbers, graph.sources = [*range(40)], graph.edge_index[0].tolist()  # lists, such as names
     graph.attn_bias, graph.edge_label_index = torch.randn(1600, 2), torch.tensor([[1, 2], [3, 4]])
     return AddExpanderEdges(2, seed=0)(graph)
 
@@ -47,6 +48,8 @@ def test_every_attribute_moves_with_the_nodes():
     moved, before = RelabelNodes()(graph.clone()), full()
     ids = moved.original_id
     assert ids.sort()[0].tolist() == list(range(40))
+    assert moved.numbers == ids.tolist()
+    assert moved.sources == ids[moved.edge_index[0]].tolist()
     for key in ("x", "y", "train_mask", "walk_diagonal"):
         if key in graph:
             assert torch.equal(moved[key], graph[key][ids])
