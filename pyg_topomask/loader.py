@@ -205,12 +205,16 @@ def _with_own_epoch(transform: BaseTransform | None) -> BaseTransform | None:
 
 
 def set_epoch(transform: BaseTransform | None, epoch: int) -> None:
-    """Set the epoch of a transform, or of the transforms in a composition."""
+    """Set the epoch of a transform, or of the transforms in a composition. Raises TypeError."""
     if isinstance(transform, Compose):
         for part in transform.transforms:
             set_epoch(part, epoch)
     elif transform is not None and hasattr(transform, "set_epoch"):
         transform.set_epoch(epoch)
+    elif transform is not None and not callable(transform):
+        raise TypeError(
+            f"'transform' must be a transform (got {type(transform).__name__}); of a data set, its 'transform'"
+        )
 
 
 def single(items: list[Data]) -> Data:

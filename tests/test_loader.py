@@ -5,7 +5,7 @@ from torch_geometric.transforms import BaseTransform, Compose
 from torch_geometric.utils import to_dense_adj, to_undirected
 
 from pyg_topomask.data.graph_parts import GraphParts
-from pyg_topomask.loader import EpochSampler, RandomPartitionLoader, WalkNeighborLoader, collate
+from pyg_topomask.loader import EpochSampler, RandomPartitionLoader, WalkNeighborLoader, collate, set_epoch
 from pyg_topomask.nn import ExphormerAttention, GRFAttention
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 from pyg_topomask.transforms.grid_shape import grid_links
@@ -108,6 +108,11 @@ def test_transforms_of_users_keep_their_shared_memory():
     steps = Compose([StampEpoch(), AddRandomWalks(4, 2, seed=0)])
     loader = RandomPartitionLoader(grid(), 4, steps, num_workers=1, persistent_workers=True)
     assert [{part.epoch for part in loader} for _ in range(3)] == [{0}, {1}, {2}]
+
+
+def test_an_epoch_is_not_set_of_what_is_no_transform():
+    with pytest.raises(TypeError, match=r"must be a transform \(got list\)"):
+        set_epoch([AddRandomWalks(seed=0)], 1)
 
 
 def test_several_processes_share_out_the_parts():
