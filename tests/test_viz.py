@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from torch_geometric.data import Data
+from torch_geometric.transforms import ToSparseTensor
 
 from pyg_topomask import nn, operators, transforms, viz
 from pyg_topomask.viz.drawing import _layout
@@ -43,6 +44,8 @@ def test_mask_picture_shows_the_matrix_and_one_row():
     bar = viz.plot_mask(MASK.detach(), EDGES, symbol="A").axes[2].get_ylabel()
     assert bar.startswith("weight $A_{ij}$")
     assert "node 1 " in viz.plot_mask(MASK.detach(), EDGES).axes[1].get_title()  # that with most neighbours
+    sparse = ToSparseTensor()(Data(edge_index=EDGES, num_nodes=4))
+    assert "node 1 " in viz.plot_mask(MASK.detach(), sparse).axes[1].get_title()
     idle = MASK.detach() * torch.tensor([[1], [0], [1], [1]])  # it attends to none
     assert "node 0 " in viz.plot_mask(idle, EDGES).axes[1].get_title()
 

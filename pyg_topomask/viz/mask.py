@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
+from pyg_topomask.transforms.graph_input import with_edge_index
 from pyg_topomask.viz.drawing import BAR, DIVERGING, SEQUENTIAL, STAR, draw_edges, integer_ticks, panels
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def plot_mask(
         IndexError: If ``head`` or ``node`` is out of range.
         ImportError: If matplotlib is missing.
     """
-    graph: Any = edge_index
-    edge_index = getattr(edge_index, "edge_index", edge_index)
+    graph: Any = with_edge_index(edge_index) if isinstance(edge_index, Data) else edge_index
+    edge_index = getattr(graph, "edge_index", graph)
     if hasattr(mask, "attention_weights"):
         mask = mask.attention_weights(graph.x, graph=graph)
     elif isinstance(mask, Module):
