@@ -22,6 +22,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from pyg_topomask.cache import building
+from pyg_topomask.checks import check_choice
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.transforms.graph_input import with_edge_index
 
@@ -196,9 +197,7 @@ def save_edges(
             for name, dtype, size in (("indptr", "int64", num_nodes + 1), ("index", index_dtype, num_edges))
         }
         for name, value in (arrays or {}).items():
-            header[name] = _write(temporary, name, value, "node")
-            if header[name]["shape"][0] != num_nodes:
-                raise ValueError(f"'{name}' must have {num_nodes} rows (got {header[name]['shape'][0]})")
+            header[name] = _write(temporary, name, value, "node", num_nodes)
         _write_header(temporary, header)
     return DiskGraph(folder)
 
@@ -208,13 +207,15 @@ def with_arrays(
 ) -> DiskGraph:
     """A new folder of the same graph with new arrays of the nodes, or edges; it shares the other files, if it can.
 
-    Arrays are whole or in consecutive pieces, as in `save_edges`.
+    Arrays are whole or in consecutive pieces, as in `save_edges`. Raises ValueError as `save_edges` does.
     """
+    check_choice("level", level, ("node", "edge"))
+    num_rows = graph.num_nodes if level == "node" else graph.num_edges
     header = _read_header(graph.folder / HEADER)
     with _new_folder(folder) as temporary:
         for name in header.keys() - arrays.keys():
             _link(graph.folder / f"{name}.bin", temporary / f"{name}.bin")
-        header |= {name: _write(temporary, name, value, level) for name, value in arrays.items()}
+        header |= {name: _write(temporary, name, value, level, num_rows) for name, value in arrays.items()}
         _write_header(temporary, header)
     return DiskGraph(folder)
 
@@ -313,7 +314,9 @@ def _new_folder(folder: str | Path) -> Any:
     return building(folder)
 
 
-def _write(folder: Path, name: str, value: Tensor | Iterable[Tensor], level: str) -> dict[str, Any]:
+def _write(
+    folder: Path, name: str, value: Tensor | Iterable[Tensor], level: str, num_rows: int | None = None
+) -> dict[str, Any]:
     """Write an array, whole or in pieces, and return its description."""
     if Path(name).name != name or (level != "graph" and name in ("indptr", "index")):
         raise ValueError(f"an array can't be called {name!r}: it names a file, and 'indptr' and 'index' hold the edges")
@@ -334,6 +337,8 @@ def _write(folder: Path, name: str, value: Tensor | Iterable[Tensor], level: str
             checksum = zlib.crc32(content, checksum)
     if kind is None:
         raise ValueError(f"'{name}' has no pieces")
+    if num_rows is not None and rows != num_rows:
+        raise ValueError(f"'{name}' must have {num_rows} rows (got {rows})")
     dtype = str(kind[0]).removeprefix("torch.")
     return {"dtype": dtype, "shape": [rows, *kind[1]], "level": level, "crc32": checksum}
 

@@ -218,6 +218,10 @@ def test_new_arrays_replace_those_of_their_name_in_the_new_folder_alone(tmp_path
     assert torch.equal(two.arrays["x"], torch.ones(NODES, 1))
     assert torch.equal(one.arrays["x"], graph_of().x)
     assert torch.equal(two.arrays["index"], one.arrays["index"])
+    for level, rows in (("node", NODES + 1), ("edge", NODES), ("nodes", NODES)):
+        with pytest.raises(ValueError, match="must have .* rows|'level' must be one of node, edge"):
+            with_arrays(tmp_path / "three", one, {"part": torch.zeros(rows)}, level)
+    assert not (tmp_path / "three").exists()
 
 
 def test_a_copy_is_the_name_of_the_folder_and_nothing_can_be_written(tmp_path):
