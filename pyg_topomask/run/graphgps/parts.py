@@ -59,6 +59,8 @@ def input_features(config: Config) -> BaseTransform:
 def _both_ways(data: Data, reduce: str) -> Data:
     """Add the reverse of each edge. Targets are not features of edges, even if there are as many of them."""
     edges, size = data.edge_index, data.num_nodes
+    if edges is None:  # only attention without a mask takes such a graph
+        return data
     for name in data.edge_attrs():
         if name not in ("edge_index", "y", "edge_label", "edge_label_index"):
             how = {"edge_attr": reduce, "edge_type": "max"}.get(name, "mean")

@@ -169,6 +169,7 @@ def test_reverse_edges_leave_targets_alone_and_keep_the_larger_type():
     assert found.y.tolist() == [3, 5]  # two targets of a graph with two edges
     assert (found.edge_label_index.tolist(), found.edge_label.tolist()) == ([[0, 1], [1, 0]], [0, 1])
     assert (found.edge_type.tolist(), found.edge_weight.tolist()) == ([2, 2], [1.5, 1.5])
+    assert input_features(load({"dataset": data}).config)(Data(x=torch.ones(3, 2))).edge_index is None
 
 
 def test_channels_that_never_change_are_centred():

@@ -107,7 +107,8 @@ class TopomaskConfig(Section):
     channels of each node. Read if nodes are normalised by gt.layer_norm, in a model.type other than MultiModel and
     SingleModel."""
     normalize_features: bool = False
-    """Scale the features of each node to sum to one."""
+    """Scale the features of each node to sum to one, by PyG's NormalizeFeatures: the smallest value of the graph is
+    subtracted before, and nodes whose features sum to less than one are not scaled."""
     input_dropout: Probability = 0.0
     """Dropout of node features before the encoder."""
     encoder_dropout: Probability = 0.0
