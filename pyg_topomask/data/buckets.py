@@ -11,6 +11,8 @@ from torch.nn import Module, ModuleList
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask.transforms.graph_input import is_table
+
 _TARGETS = {"y", "edge_label"}
 
 
@@ -82,7 +84,7 @@ class Buckets:
                     dummy[name] = given[name] * 0 + size
         values = {name: x for name, x in given.items() if isinstance(x, Tensor) and name not in counts}
         rows_of = {name: _counts(name, graphs) for name in values}
-        tables = {name.removesuffix("index"): rows_of[name] for name, x in values.items() if _is_table(name, x)}
+        tables = {name.removesuffix("index"): rows_of[name] for name, x in values.items() if is_table(name, x)}
         for name, rows in rows_of.items():
             lengths = self._lengths(name, rows, nodes, edges, sizes, tables)
             for dummy, length, size in zip(found, lengths or (), sizes):
@@ -139,7 +141,7 @@ def _filled(name: str, x: Tensor, length: int, nodes: int, in_table: bool) -> Te
     """
     if name == "edge_index":
         return _edges(length, nodes).to(x)
-    if _is_table(name, x):
+    if is_table(name, x):
         return (torch.arange(length) * nodes // max(length, 1)).to(x).expand(2, -1).clone()
     row = torch.full_like(x[:1], float(x.is_floating_point())) if in_table else x[:1]
     if "index" in name or x.dtype == torch.bool or not len(x):
@@ -170,11 +172,6 @@ def _counts(name: str, graphs: Sequence[Data]) -> list[int]:
 
 def _dim(name: str, graph: Data, value: Tensor) -> int:
     return graph.__cat_dim__(name, value) or 0
-
-
-def _is_table(name: str, value: Tensor) -> bool:
-    """Whether an attribute has two nodes for each entry, whose further attributes are as long."""
-    return "index" in name and value.dim() == 2
 
 
 def _edges(length: int, nodes: int) -> Tensor:

@@ -24,7 +24,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from pyg_topomask.cache import building
 from pyg_topomask.checks import check_choice
 from pyg_topomask.ops.csr import check_edges
-from pyg_topomask.transforms.graph_input import with_edge_index
+from pyg_topomask.transforms.graph_input import is_table, with_edge_index
 
 HEADER = "graph.json"
 _FORMAT = 1
@@ -143,7 +143,7 @@ def save_graph(folder: str | Path, data: Data) -> DiskGraph:
     order = (row.long() * num_nodes + col).argsort(stable=True)
     arrays = {"indptr": (pointers(row, num_nodes), "graph"), "index": (narrow(col[order], num_nodes), "graph")}
     for name, value in data.to_dict().items():
-        if isinstance(value, Tensor) and name != "edge_index":
+        if isinstance(value, Tensor) and not is_table(name, value):
             if data.is_node_attr(name):
                 arrays[name] = value, "node"
             elif data.is_edge_attr(name):

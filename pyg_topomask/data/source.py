@@ -1,6 +1,7 @@
 """Any large graph as rows of neighbours, from which parts are read at the cost of the part."""
 
 import copy
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from pyg_topomask.data.disk import DiskGraph, pointers
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 from pyg_topomask.ops.segment import ragged_ranges
-from pyg_topomask.transforms.graph_input import select_rows, with_edge_index
+from pyg_topomask.transforms.graph_input import is_table, select_rows, with_edge_index
 
 Graph: TypeAlias = Data | DiskGraph | tuple[FeatureStore, GraphStore]
 
@@ -139,8 +140,7 @@ class GraphSource:
     def node_attributes(self, nodes: Tensor) -> dict[str, Any]:
         """The rows of all node attributes for nodes ``[n]``, also lists and arrays of a `Data`."""
         if isinstance(self.features, Data):
-            given = self.features.to_dict()
-            return {key: select_rows(x, nodes) for key, x in given.items() if self.features.is_node_attr(key)}
+            return self._rows(self.features.is_node_attr, nodes)
         found = {}
         for attr in self.features.get_all_tensor_attrs():
             attr = copy.copy(attr)
@@ -155,8 +155,12 @@ class GraphSource:
         if not isinstance(self.graph, Data) and not isinstance(data, MappedData):
             return {}
         edge = place if self._order is None else self._order[place]
-        given = ((key, x) for key, x in data.to_dict().items() if key != "edge_index" and data.is_edge_attr(key))
-        return {key: select_rows(x, edge) for key, x in given}
+        return self._rows(data.is_edge_attr, edge)
+
+    def _rows(self, is_cut: Callable[[str], bool], rows: Tensor) -> dict[str, Any]:
+        """Rows of attributes of a `Data`, without tables, such as trees, which are those of the whole graph."""
+        given: Any = self.features
+        return {key: select_rows(x, rows) for key, x in given.to_dict().items() if is_cut(key) and not is_table(key, x)}
 
     def subgraph(self, nodes: Tensor) -> Data:
         """The graph between nodes ``[n]``, in their order, with all attributes; the cost is that of their edges.

@@ -84,6 +84,11 @@ def with_edge_index(data: Data) -> Data:
     return data
 
 
+def is_table(name: str, value: Any) -> bool:
+    """Whether an attribute has two nodes in each column, as edges, walks and trees have."""
+    return "index" in name and isinstance(value, Tensor) and value.dim() == 2
+
+
 def select_rows(value: Any, rows: Tensor) -> Any:
     """Some rows of an attribute: a tensor, an array or a list, such as the names of nodes."""
     return value[rows] if hasattr(value, "shape") else [value[row] for row in rows.tolist()]

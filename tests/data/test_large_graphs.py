@@ -19,7 +19,8 @@ from pyg_topomask.data.graph_parts import WalkNeighborhoods
 from pyg_topomask.data.partition import _best_parts, _within_capacity
 from pyg_topomask.data.source import mapped
 from pyg_topomask.loader import RandomPartitionLoader, WalkNeighborLoader
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.nn import TreeMask
+from pyg_topomask.transforms import AddRandomWalks, AddTreeOrder
 
 NODES = 60
 
@@ -142,6 +143,21 @@ def test_lists_and_arrays_with_a_row_for_each_node_or_edge_are_cut():
         assert len(graph.kinds) == graph.num_edges
 
 
+@pytest.mark.parametrize("kind", ["data", "disk"])
+def test_tables_of_the_whole_graph_may_be_there(kind, tmp_path):
+    """The tree has as many columns as there are nodes, and the pairs as many as there are edges."""
+    data, trees = AddTreeOrder()(graph_of()), AddTreeOrder()
+    data.pair_index = data.edge_index.flip(0)
+    graph = KINDS[kind](data, tmp_path)
+    for part in RandomPartitionLoader(graph, 2, transform=trees):
+        assert torch.equal(part.tree_index, trees(Data(edge_index=part.edge_index, num_nodes=30)).tree_index)
+    for batch in WalkNeighborLoader(graph, torch.arange(4), 2, transform=trees):
+        assert batch.tree_size.tolist() == batch.ptr.diff().tolist()
+    if kind == "data":
+        with pytest.raises(ValueError, match="were drawn for 60 nodes"):
+            TreeMask()(GraphSource(graph).subgraph(torch.arange(5)))
+
+
 def test_drawn_neighbors_depend_on_the_seed():
     source = GraphSource(graph_of())
     drawn = [source.draw_neighbors(torch.arange(NODES), 1, seed).tolist() for seed in (0, 1, 0)]
@@ -219,7 +235,7 @@ def test_new_arrays_replace_those_of_their_name_in_the_new_folder_alone(tmp_path
     assert torch.equal(one.arrays["x"], graph_of().x)
     assert torch.equal(two.arrays["index"], one.arrays["index"])
     for level, rows in (("node", NODES + 1), ("edge", NODES), ("nodes", NODES)):
-        with pytest.raises(ValueError, match="must have .* rows|'level' must be one of node, edge"):
+        with pytest.raises(ValueError, match=r"must have .* rows|'level' must be one of node, edge"):
             with_arrays(tmp_path / "three", one, {"part": torch.zeros(rows)}, level)
     assert not (tmp_path / "three").exists()
 
