@@ -232,7 +232,8 @@ class Source:
 
     Args:
         graphs: A list of graphs or a data set of PyG, a single graph whose nodes are split, three of these (training,
-            validation, test), or a function without arguments that returns one of them.
+            validation, test), or a function without arguments that returns one of them. A data set's own ``transform``
+            is applied once, not in each epoch.
         task: What is predicted; the numbers of classes and targets are read from the graphs.
         name: Name of the data set, for messages.
         features: Puts the features of a graph into the form that the model takes.
