@@ -41,6 +41,11 @@ class PlannedGraph(dict[str, Any]):
         super().__init__(values)
         self.num_nodes = num_nodes
 
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"a plan keeps no {name!r} of its graph: name it in 'requires' of what reads it")
+
     def to_dict(self) -> dict[str, Any]:
         """The attributes."""
         return dict(self)

@@ -223,7 +223,20 @@ class WeightedEdges(nn.Mask):
     """A mask with the weights of the graph, of any sign."""
 
     def forward(self, graph):
-        return operators.SparseOperator(graph["edge_index"], graph["edge_weight"], graph.num_nodes)
+        return operators.SparseOperator(graph.edge_index, graph.edge_weight, graph.num_nodes)
+
+
+def test_a_mask_reads_a_planned_graph_as_any_other():
+    class Positions(WeightedEdges):
+        def forward(self, graph):
+            return operators.LowRankOperator(graph.pos, graph.pos, graph.batch)
+
+    graph, mask = testing.GRAPHS["weighted"].clone(), Positions()
+    graph.pos = torch.rand(5, 2)
+    with pytest.raises(AttributeError, match="a plan keeps no 'pos' of its graph: name it in 'requires'"):
+        mask(plan=mask.plan(graph))
+    mask.requires = ("pos",)
+    torch.testing.assert_close(mask(plan=mask.plan(graph)).to_dense(), mask(graph).to_dense())
 
 
 def test_an_earlier_plan_decides_nothing_that_is_not_true_of_the_batch():
