@@ -288,7 +288,10 @@ def check_conv_kwargs(convs: Iterable[Module], given: Mapping[str, Any]) -> None
     convs = list(convs)
     unknown = [name for name in names if not any(accepts(conv, name) for conv in convs)]
     if "edge_attr" in unknown:
-        raise TypeError("no convolution takes 'edge_attr': leave it out, or give one such as GATConv(C, C, edge_dim=C)")
+        raise TypeError(
+            "no convolution takes 'edge_attr': leave it out (attentions read that of the graph), or give one such as "
+            "GATConv(C, C, edge_dim=C)"
+        )
     if unknown:
         known = [name for conv in convs for name in signature(conv.forward).parameters]
         taker = " and ".join(dict.fromkeys(type(conv).__name__ for conv in convs)) or "a layer without convolution"
