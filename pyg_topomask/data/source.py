@@ -160,7 +160,7 @@ class GraphSource:
     def _rows(self, is_cut: Callable[[str], bool], rows: Tensor) -> dict[str, Any]:
         """Rows of attributes of a `Data`, without tables, such as trees, which are those of the whole graph."""
         given: Any = self.features
-        return {key: select_rows(x, rows) for key, x in given.to_dict().items() if is_cut(key) and not is_table(key, x)}
+        return {key: select_rows(x, rows) for key, x in given if is_cut(key) and not is_table(key, x)}
 
     def subgraph(self, nodes: Tensor) -> Data:
         """The graph between nodes ``[n]``, in their order, with all attributes; the cost is that of their edges.

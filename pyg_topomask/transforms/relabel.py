@@ -84,7 +84,7 @@ def permute(data: Data, perm: Tensor, edge_order: Tensor | None = None) -> Data:
     """
     moved, label = data.clone(), perm.argsort()  # the latter is the new number of each old node
     tables = tables_of(data)
-    for key, value in data.to_dict().items():
+    for key, value in data:
         is_tensor = isinstance(value, Tensor) and value.dim() > 0
         if is_tensor and "index" in key:
             moved[key] = label[torch.as_tensor(value).long()].to(value.dtype)
