@@ -14,7 +14,7 @@ from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.card import Described
 from pyg_topomask.nn.graph_attributes import PlannedGraph, batch_of, read_attributes
 from pyg_topomask.nn.planning import as_learned, of_graph
-from pyg_topomask.operators import MaskOperator
+from pyg_topomask.operators import DenseOperator, MaskOperator
 from pyg_topomask.plan import Plan
 
 
@@ -50,16 +50,19 @@ class Mask(Described):
             for parameter, start in zip(self.parameters(recurse=False), self._starts):
                 parameter.copy_(start.expand_as(parameter))
 
-    def forward(self, graph: Data | Batch) -> MaskOperator:
-        """The mask of a graph or batch."""
+    def forward(self, graph: Data | Batch) -> MaskOperator | Tensor:
+        """The mask of a graph or batch; or its matrix, ``[N, N]`` or ``[H, N, N]``, with zeros between graphs."""
         raise NotImplementedError
 
     def __call__(self, graph: Data | Batch | None = None, *, plan: Plan | None = None) -> MaskOperator:
         """The mask of a graph or batch, or of what :meth:`plan` has found of it."""
-        if plan is None:
-            return super().__call__(graph)
-        with plans.read(plan):
-            return super().__call__(PlannedGraph(plan.given, plan.given["batch"].size(0)))
+        if plan is not None:
+            with plans.read(plan):
+                return self(PlannedGraph(plan.given, plan.given["batch"].size(0)))
+        found = super().__call__(graph)
+        if isinstance(found, Tensor):
+            return DenseOperator(found if found.is_floating_point() else found.float())
+        return found
 
     def plan(self, graph: Data | Batch) -> Plan:
         """What the mask has to know of a graph or batch, without what is learned, for ``mask(plan=plan)``.

@@ -192,3 +192,22 @@ def test_parameters_of_masks_are_a_group_of_their_own():
     assert len(nn.parameter_groups(torch.nn.Linear(2, 2), 1e-3)) == 1
     with pytest.raises(TypeError, match=r"give the model, .* not its parameters \(got list\)"):
         nn.parameter_groups(list(attn.parameters()), 1e-3)
+
+
+class Near(nn.Mask):
+    """A mask of one's own that returns a matrix."""
+
+    def forward(self, graph):
+        same = graph.batch[:, None] == graph.batch
+        return torch.exp(-torch.cdist(graph.x, graph.x)) * same
+
+
+def test_a_mask_that_returns_a_matrix_is_a_part_like_any_other():
+    graph = Batch.from_data_list([testing.GRAPHS["star"], testing.GRAPHS["path"]])
+    dense = Near()(graph).to_dense()
+    torch.testing.assert_close(dense, Near.forward(None, graph))
+    summed = nn.MixtureMask([Near(), None])(graph).to_dense()
+    ones = (graph.batch[:, None] == graph.batch).double()
+    torch.testing.assert_close(summed, dense / dense.sum(1, keepdim=True) + ones / ones.sum(1, keepdim=True))
+    model = nn.GPSModel(4, 8, 2, 1, attn=lambda _: nn.MaskedAttention(8, mask=Near()), pool="graph_token").double()
+    assert model(graph.x, graph.edge_index, graph=graph).shape == (2, 2)
