@@ -129,7 +129,7 @@ def save_graph(folder: str | Path, data: Data) -> DiskGraph:
 
     Args:
         folder: The folder, which must not exist; it is complete or absent, even if the process is killed.
-        data: The graph. Other attributes are left out.
+        data: The graph. Other attributes are left out, and so are tables of nodes, such as ``tree_index``.
 
     Raises:
         FileExistsError: If the folder exists.
@@ -174,6 +174,7 @@ def save_edges(
 
     Raises:
         FileExistsError: If the folder exists.
+        TypeError: If an array has a dtype that a folder cannot hold, or its pieces differ.
         ValueError: If an edge names a node that does not exist, a block is not of integers ``[2, n]``, an array has
             another number of rows, or its name is not that of a file of its own.
     """
@@ -207,7 +208,8 @@ def with_arrays(
 ) -> DiskGraph:
     """A new folder of the same graph with new arrays of the nodes, or edges; it shares the other files, if it can.
 
-    Arrays are whole or in consecutive pieces, as in `save_edges`. Raises ValueError as `save_edges` does.
+    Arrays are whole or in consecutive pieces, as in `save_edges`. Raises FileExistsError, TypeError and ValueError as
+    `save_edges` does, and ValueError if ``level`` is neither ``"node"`` nor ``"edge"``.
     """
     check_choice("level", level, ("node", "edge"))
     num_rows = graph.num_nodes if level == "node" else graph.num_edges
@@ -231,6 +233,9 @@ def read_edges(path: str | Path, edges_together: int = 2**22) -> Iterator[Tensor
     """Blocks of edges ``[2, n]`` of a file: an array ``[2, E]`` or ``[E, 2]`` in ``.npy``, or text with two columns.
 
     Text has one edge in a line, with columns apart by commas or blanks; lines that begin with ``#`` are skipped.
+
+    Raises:
+        ValueError: If a file ``.npy`` does not have integers in two dimensions, or a text has no two columns of them.
     """
     path = Path(path).expanduser()
     if path.suffix == ".npy":

@@ -138,7 +138,7 @@ class GraphSource:
         return _ends(nodes + group * size, row, found[edge] + group[row] * size, place[edge])
 
     def node_attributes(self, nodes: Tensor) -> dict[str, Any]:
-        """The rows of all node attributes for nodes ``[n]``, also lists and arrays of a `Data`."""
+        """The rows of all node attributes but tables for nodes ``[n]``, also lists and arrays of a `Data`."""
         if isinstance(self.features, Data):
             return self._rows(self.features.is_node_attr, nodes)
         found = {}
@@ -165,7 +165,8 @@ class GraphSource:
     def subgraph(self, nodes: Tensor) -> Data:
         """The graph between nodes ``[n]``, in their order, with all attributes; the cost is that of their edges.
 
-        The edges of a `Data` keep their order. Attributes of whole graphs are copied.
+        The edges of a `Data` keep their order. Attributes of whole graphs are copied, and so are tables of nodes, which
+        are still those of the whole graph.
         """
         edge_index, place = self.edges_among(nodes)
         if self._order is not None:

@@ -116,11 +116,10 @@ def pairs(
         dataset: Graphs, as for :func:`distinguishes`.
         transform: What adds the encodings; graphs are compared without it, and with it.
         rounds: Rounds of refinement; until nothing changes, if :obj:`None`.
-        mask: Mask whose entries the colours of pairs start from, as for :func:`distinguishes`.
+        mask: What multiplies the weights of attention, as for :func:`distinguishes`.
 
     Raises:
-        TypeError: If an entry is not a single homogeneous graph.
-        ValueError: As for :func:`distinguishes`.
+        TypeError, ValueError: As for :func:`distinguishes`.
     """
     data = list(dataset)
     count, without = len(data), members_of(_classes(data, None, rounds))

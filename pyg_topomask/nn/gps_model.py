@@ -62,7 +62,7 @@ class GPSModel(Shareable, GPSNetwork):
         TypeError: If ``conv`` or ``attn`` is neither a name nor a function, a count is not an integer, or there are
             edge features, but no convolution accepts them.
         ValueError: If a name is unknown, a count is not positive, or with a graph token no layer has attention or an
-            attention reads tables of the nodes or a bias of node pairs.
+            attention reads tables of the nodes or a bias of node pairs; also as :class:`GPSStack`.
     """
 
     def __init__(
@@ -142,10 +142,11 @@ class GPSModel(Shareable, GPSNetwork):
                 too. With a graph token, they must be of edges, or ``pe``.
 
         Raises:
-            TypeError: If ``batch`` is no tensor, ``edge_index`` is none in a model with a graph token, or no
-                convolution accepts an argument.
+            TypeError: If ``batch`` is no tensor, ``edge_index`` is none in a model with a graph token, no convolution
+                accepts an argument, features have another dtype than the parameters, or ``graph`` is a ``HeteroData``.
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
-            RuntimeError: If ``torch.export`` meets a graph token.
+            RuntimeError: If ``torch.export`` meets an attention that needs a plan, and there is none
+                (:func:`~pyg_topomask.nn.export_model` makes it).
         """
         check_homogeneous(graph)
         if plan is not None:

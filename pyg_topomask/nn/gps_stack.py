@@ -39,15 +39,16 @@ class GPSStack(Explained, Resettable, ModuleList):
             first attention of their class.
         checkpoint: Whether to compute layers again in the backward pass instead of storing their activations. This
             needs the memory of one layer instead of all, and about a third more time. Results are the same, including
-            dropout and running statistics. The exception is Performer: if a second forward pass draws a new projection
-            before the backward pass, the gradient of the first one is computed with the new projection.
+            dropout and running statistics. The exception are random features, those of Performer and of
+            ``kernel="softmax_rf"``: if they are redrawn between the forward and the backward pass, the gradient is
+            computed with the new ones.
         **settings: Further arguments of every :class:`GPSLayer`: ``norm``, ``dropout``, ``act``, ``feed_forward``,
             ``pre_norm``, ``heads``, ``attn_kwargs``, ``norm_kwargs``, ``act_kwargs``.
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is neither a name nor a function, or ``num_layers`` is not an integer.
-        ValueError: If ``num_layers`` is not positive, a layer has neither branch, or layers share an attention with an
-            auxiliary loss.
+        ValueError: If ``num_layers`` is not positive, a layer has neither branch, layers share an attention with an
+            auxiliary loss, or ``heads`` or ``attn_kwargs`` are given without ``attn``; also as :class:`GPSLayer`.
     """
 
     def __init__(

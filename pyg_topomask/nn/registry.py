@@ -27,9 +27,9 @@ def register_attention(name: str, cls: type[Attention]) -> None:
 def register_mask(name: str, cls: type[Mask]) -> None:
     """Make a mask available to configs: ``topomask.mask: <name>`` with ``gt.layer_type: GCN+Masked``.
 
-    The constructor's arguments other than ``name`` and ``heads`` become the keys of the section
-    ``topomask.mask_<name>``. The entry ``{"heads": "gt.n_heads"}`` in ``config_keys`` sets ``heads``, unless the mask
-    has an argument ``learnable`` and that is false.
+    The constructor's arguments other than ``heads``, ``name`` and ``table`` become the keys of the section
+    ``topomask.mask_<name>``, if YAML can express their values. The entry ``{"heads": "gt.n_heads"}`` in ``config_keys``
+    sets ``heads``, unless the mask has an argument ``learnable`` and that is false.
 
     Args:
         name: A new name of letters, digits and underscores.

@@ -45,7 +45,8 @@ def walk_errors(
         two nodes whose exact value is not 0; ``typical``, the root mean square of these entries; ``quantile``, the
         error that a share ``risk`` of them exceeds; ``bound``, Theorem 3.1's bound on it; ``needed``, the number of
         walks for which the bound is as small as ``quantile``. Bounds are None where the theorem does not hold: if
-        walkers are coupled, loads are not weighted, or the mask is stitched.
+        walkers are coupled, loads are not weighted, or the mask is stitched. ``most`` is also None for walks with
+        ``lengths``, and ``needed`` if it would be more than 10^9.
 
     References: Reid et al., *Linear transformer topological masking with graph random features*, 2024,
     arXiv:2410.03462, Theorem 3.1 and Lemma 3.2.

@@ -27,7 +27,7 @@ ARITHMETIC: dict[str, Callable[..., MaskOperator]] = {}
 class MaskOperator(AttentionMask, ABC):
     r"""One ``N × N`` mask, or one per head, that is defined by its product with a matrix.
 
-    A subclass sets `num_nodes`, `heads`, `dtype` and `device`, perhaps `num_multiply_adds` and `numbers`, and defines
+    A subclass sets `num_nodes`, `dtype` and `device`, perhaps `heads`, `num_multiply_adds` and `numbers`, and defines
     `_matmul`, `T` and, for use in attention, `bound`, or `_with`, by which `bound` makes numbers absolute. The product
     is differentiable in ``x`` and in every floating-point argument, because it uses plain torch operations or
     `torch.autograd.Function`\ s. Row ``i``, column ``j`` is the weight with which node ``i`` reads node ``j``.

@@ -29,8 +29,8 @@ class AddExpanderEdges(GraphTransform):
     By default, the expander graph is the union of ``degree`` random Hamiltonian cycles. It is connected, has no self
     loops, and every node has exactly ``2 * degree`` neighbours, counted with multiplicity (a pair of nodes that is
     adjacent in two cycles occurs twice). It is drawn again until its spectral gap is close to that of a Ramanujan
-    graph, :math:`\lambda_2(D - A) \ge 2d - 2\sqrt{2d - 1} - 0.1`. Graphs of at most ``2 * degree + 1`` nodes get the
-    complete graph; a single node gets no expander edge.
+    graph, :math:`\lambda_2(D - A) \ge 2d - 2\sqrt{2d - 1} - 0.1`. Graphs of more than 131,072 nodes keep the first
+    draw. Graphs of at most ``2 * degree + 1`` nodes get the complete graph; a single node gets no expander edge.
 
     Adds to the ``Data``, under PyG's collation rules:
 

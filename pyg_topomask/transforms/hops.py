@@ -21,7 +21,7 @@ class AddHops(JoinedTransform):
     Adds to the ``Data``, under PyG's collation rules:
 
     - ``hop_index`` ``[2, P]``, int32: pairs (i, j), sorted; each node with itself is one
-    - ``hop_length`` ``[P]``, int16: distance from i to j
+    - ``hop_length`` ``[P]``, int16: distance from i to j, in units of ``width``
     - ``hop_size``: the number of nodes that the pairs were found for. PyG's samplers and ``subgraph`` copy
       ``hop_index`` unchanged, so masks compare this number with the graph. Add the transform after sampling.
 

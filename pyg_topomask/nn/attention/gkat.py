@@ -138,7 +138,7 @@ class GKATConv(Attention):
         alpha: Exponent α ≥ 0 of the norms that divide the kernel's entries; 1, as in the paper, is the cosine.
         learnable: Whether to learn ``decay`` and ``alpha``, one of each per head.
         name: Prefix of the walk attributes on the graph.
-        path: ``"pairwise"``, ``"blocks"`` or ``"auto"``. All compute the same result.
+        path: ``"auto"``, ``"pairwise"``, ``"blocks"`` or ``"dense"``. All compute the same result.
         normalizer: ``"bound"`` or ``"signed"``. The kernel has no negative entry, so both give the same result.
 
     Shapes:
@@ -146,7 +146,7 @@ class GKATConv(Attention):
 
     Raises:
         TypeError: If a size or count is not an integer.
-        ValueError: If a width, ``heads`` or ``dropout`` is out of range, or a name is unknown.
+        ValueError: If a size, ``dropout``, ``decay`` or ``alpha`` is out of range, or a name is unknown.
     """
 
     def __init__(

@@ -23,11 +23,12 @@ class KMIPAttention(Attention):
     .. math:: \mathrm{out}_i = W_O \big\Vert_h \sum_{j \in T_i^h}
         \mathrm{softmax}_j\!\left(q_i^h \cdot k_j^h / \sqrt{d_k}\right) v_j^h
 
-    Reference: De Schouwer et al. 2026, *On k-Maximum-Inner-Product Attention and the Expressive Power of GraphGPS*,
-    arXiv:2604.03815, equations 1 and 2. The search is exact. A node of a graph with fewer than ``k`` nodes
-    attends to all of them.
-    Cost: :math:`O(N (k + C))` memory. The time of the search is quadratic in the worst case; see
-    :func:`~pyg_topomask.ops.topk_inner_product`.
+    Reference: De Schouwer et al. 2026, *k-Maximum Inner Product Attention for Graph Transformers and the Expressive
+    Power of GraphGPS*, arXiv:2604.03815; equations 1 and 2 of its poster, *On k-Maximum-Inner-Product Attention and the
+    Expressive Power of GraphGPS*. The search is exact. A node of a graph with fewer than ``k`` nodes attends to all of
+    them.
+    Cost: :math:`O(N H (k + d))` memory for heads of width ``d``. The time of the search is quadratic in the worst case;
+    see :func:`~pyg_topomask.ops.topk_inner_product`.
 
     Args:
         channels: Width ``C`` of input and output.

@@ -32,7 +32,7 @@ class PrimalAttention(PrimalBase):
     for comparison with the papers' tables.
 
     Reference: Chen et al., *Primal-Attention: Self-attention through Asymmetric Kernel SVD in Primal Representation*,
-    NeurIPS 2023, arXiv:2305.19798. Table 4 of Primphormer calls it Primal-Atten.
+    NeurIPS 2023, arXiv:2305.19798. Table 4 of Primphormer calls it Prim-Atten.
     Cost: :math:`O(N C s)` operations and :math:`O(N H s + N C)` memory.
 
     Args:

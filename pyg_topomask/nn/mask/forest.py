@@ -37,7 +37,7 @@ class ForestMask(Mask):
     card = Card(
         formula="exp(a · dist(i, j) + b) in a spanning forest",
         learns="rate a, which keeps its sign",
-        cost="about 8 N",
+        cost="about 6 N",
         when="trees with lengths of edges; one number per head",
         reach="far",
     )

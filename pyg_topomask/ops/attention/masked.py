@@ -64,7 +64,8 @@ def masked_linear_attention(
     Args:
         q, k: Queries and keys after the feature map, shape ``[N, H, R]``.
         v: Values, shape ``[N, H, D]``.
-        mask: Operator or tensor ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
+        mask: Operator, or tensor ``[N, N]`` or ``[H, N, N]``, block-diagonal over the batch; ones within each graph if
+            :obj:`None`.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. The mask itself separates graphs.
         path: ``"factored"`` multiplies by the mask, ``"pairwise"`` scores the pairs in its support, ``"blocks"`` scores
             all pairs within graphs, ``"dense"`` forms the whole mask, and ``"auto"`` takes what is estimated to be
@@ -77,9 +78,10 @@ def masked_linear_attention(
         Shape ``[N, H, D]``, with the dtype of ``v``. Inputs in half precision are summed in float32.
 
     Raises:
-        ValueError: If shapes disagree, ``batch`` is not sorted, the mask does not support the path, or a name is
-            unknown.
-        TypeError: If ``q``, ``k`` and ``v`` do not share one floating dtype.
+        ValueError: If shapes disagree, ``batch`` is not sorted, a dense mask joins graphs of it (checked on CPU), the
+            mask does not support the path, or a name is unknown.
+        TypeError: If ``q``, ``k`` and ``v`` do not share one floating dtype, or the mask is neither an operator nor a
+            tensor.
         NotImplementedError: If the mask's class has no bounding mask.
     """
     check_qkv(q, k, v)
@@ -111,7 +113,8 @@ def masked_softmax_attention(
     Args:
         q, k: Queries and keys, shape ``[N, H, R]``.
         v: Values, shape ``[N, H, D]``.
-        mask: Operator or tensor ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
+        mask: Operator, or tensor ``[N, N]`` or ``[H, N, N]``, block-diagonal over the batch; ones within each graph if
+            :obj:`None`.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. The mask itself separates graphs.
         path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``, as in `masked_linear_attention`.
         normalizer: ``"bound"`` or ``"signed"``, as in `masked_linear_attention`.
@@ -121,8 +124,9 @@ def masked_softmax_attention(
         Shape ``[N, H, D]``, with the dtype of ``v``. Rows whose denominator vanishes are zero.
 
     Raises:
-        ValueError: As in `masked_linear_attention`; also if queries and keys have no channels (``R = 0``).
-        TypeError: If ``q``, ``k`` and ``v`` do not share one floating dtype.
+        ValueError: As in `masked_linear_attention`; also if queries and keys have no channels (``R = 0``), or
+            ``dropout`` is out of range.
+        TypeError: As in `masked_linear_attention`.
         NotImplementedError: If the mask's class has no bounding mask.
     """
     check_qkv(q, k, v)
@@ -160,7 +164,7 @@ def masked_additive_attention(
     Args:
         receiver, sender: Parts of the score, shape ``[N, H]``.
         v: Values, shape ``[N, H, D]``.
-        mask: Operator or tensor ``[N, N]``, block-diagonal over the batch.
+        mask: Operator, or tensor ``[N, N]`` or ``[H, N, N]``, block-diagonal over the batch.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
         path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``, as in `masked_linear_attention`.
         negative_slope: Slope of the leaky ReLU below zero.
@@ -171,8 +175,8 @@ def masked_additive_attention(
         Shape ``[N, H, D]``, with the dtype of ``v``. Rows whose denominator vanishes are zero.
 
     Raises:
-        ValueError: As in `masked_linear_attention`.
-        TypeError: If the tensors do not share one floating dtype, or there is no mask.
+        ValueError: As in `masked_linear_attention`; also if ``dropout`` is out of range.
+        TypeError: As in `masked_linear_attention`; also if there is no mask.
         NotImplementedError: If the mask's class has no bounding mask.
     """
     if receiver.dim() != 2 or sender.shape != receiver.shape or v.dim() != 3:

@@ -93,7 +93,7 @@ class TopomaskConfig(Section):
     num_samples: Width = 200
     """Number of nodes sampled from each graph (Primal)."""
     rank: Width = 30
-    """Rank of the primal projections (Primphormer; Primal, where the default is 20)."""
+    """Rank of the primal projections (Primphormer, Primal)."""
     eta: Annotated[float, Field(ge=0)] = 0.1
     """Weight of the auxiliary loss, which trains the projections (Primphormer, Primal). Read if an attention has an
     auxiliary loss."""
