@@ -25,6 +25,7 @@ def partition(source: GraphSource | Graph, num_parts: int, method: str = "auto",
 
     Raises:
         ImportError: If ``method`` is ``"metis"``, and pymetis is not installed.
+        TypeError: If a number is not an integer, or ``source`` is no graph.
         ValueError: If ``num_parts`` is not between 1 and the number of nodes, ``passes`` is less than 1, the method
             does not exist, or the rows name a node that does not.
     """

@@ -77,9 +77,10 @@ class GPSLayer(Explained, Resettable):
         norm_kwargs, act_kwargs: Further arguments of norms and of the activation that are given by name.
 
     Raises:
-        TypeError: If a branch is neither a module nor a name.
+        TypeError: If a branch is neither a module nor a name, or a convolution of that name needs more than widths.
         ValueError: If a branch has another width, both branches are :obj:`None`, or missing without ``feed_forward``, a
-            name is unknown, ``dropout`` is not in [0, 1], or with ``pre_norm`` a convolution adds its input itself.
+            name is unknown, ``dropout`` is not in [0, 1], with ``pre_norm`` a convolution adds its input itself, or
+            ``heads`` or further arguments are given for a module, which has its own.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class GPSLayer(Explained, Resettable):
             ``x``, or ``(x, edge_attr)`` if the convolution updates edges. With a carry, ``(that, carry)``.
 
         Raises:
-            TypeError: If no convolution accepts an argument.
+            TypeError: If no convolution accepts an argument, or ``x`` has another dtype than the parameters.
             ValueError: If the graph has not one weight for each edge, or only the plan has weights.
         """
         check_dtype(self, x)

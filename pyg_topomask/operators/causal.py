@@ -26,6 +26,7 @@ class CausalOperator(NonNegativeOperator):
 
     Raises:
         ValueError: If ``batch`` is not sorted.
+        TypeError: If it does not hold integers.
     """
 
     def __init__(self, batch: Tensor, reverse: bool = False) -> None:

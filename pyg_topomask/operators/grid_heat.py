@@ -32,6 +32,7 @@ class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperat
 
     Raises:
         ValueError: If an axis has no nodes, or a time is negative.
+        TypeError: If a size is not an integer, or ``time`` is neither a number nor a floating-point tensor.
     """
 
     def __init__(self, grid_shape: Sequence[int], time: float | Tensor, num_graphs: int = 1) -> None:

@@ -58,6 +58,8 @@ class HeatOperator(NonNegativeOperator):
     Raises:
         ValueError: If the graph is not undirected, a weight or a time is negative, ``tol`` is not in [1e-13, 1),
             ``laplacian`` is unknown, or the entries under ``"adjacency"`` exceed the range of the dtype.
+        TypeError: If edges are not integers, weights are not floating point, or ``time`` is neither a number nor a
+            floating-point tensor.
     """
 
     def __init__(

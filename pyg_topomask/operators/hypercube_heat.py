@@ -23,6 +23,7 @@ class HypercubeHeatOperator(GridHeatOperator):
 
     Raises:
         ValueError: If the dimension or a time is negative.
+        TypeError: If a size is not an integer, or ``time`` is neither a number nor a floating-point tensor.
     """
 
     def __init__(self, dim: int, time: float | Tensor, num_graphs: int = 1) -> None:

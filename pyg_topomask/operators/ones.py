@@ -20,6 +20,7 @@ class OnesOperator(SymmetricOperator, NonNegativeOperator):
 
     Raises:
         ValueError: If ``batch`` is not sorted.
+        TypeError: If it does not hold integers.
     """
 
     def __init__(self, batch: Tensor) -> None:

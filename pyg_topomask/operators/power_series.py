@@ -28,7 +28,7 @@ class PowerSeriesOperator(MaskOperator):
 
     Raises:
         ValueError: If the edges do not describe a graph of ``num_nodes`` nodes, or shapes disagree.
-        TypeError: If coefficients or weights are not floating point.
+        TypeError: If edges are not integers, or coefficients or weights are not floating point.
     """
 
     def __init__(self, edge_index: Tensor, num_nodes: int, coeffs: Tensor, edge_weight: Tensor | None = None) -> None:

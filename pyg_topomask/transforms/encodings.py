@@ -40,7 +40,7 @@ class AddRandomWalkEncoding(Encoding):
         steps: Numbers of steps k ≥ 1.
 
     Raises:
-        TypeError: If ``steps`` is one number.
+        TypeError: If ``steps`` is one number, or the graph is a ``HeteroData``.
         ValueError: If a setting is out of range, or a weight is negative.
     """
 
@@ -70,6 +70,7 @@ class AddHeatDiagonalEncoding(Encoding):
         times: Diffusion times t ≥ 0.
 
     Raises:
+        TypeError: If the graph is a ``HeteroData``.
         ValueError: If a setting is out of range, a weight is negative, or a time multiplied by a node's strength (sum
             of its edge weights) exceeds about 2e7.
     """
@@ -98,8 +99,9 @@ class AddElectrostaticEncoding(Encoding):
     arXiv:2106.03893, Section 2.3.
 
     Raises:
-        ValueError: If a graph has more than 8192 nodes (all pairs have potentials), a weight is negative, weights
-            are so small that potentials exceed float32, or the graph is a batch.
+        TypeError: If the graph is a ``HeteroData``.
+        ValueError: If a graph has more than 8192 nodes (all pairs have potentials), a weight is negative, weights are
+            so small or so large that potentials leave the range of float32, or the graph is a batch.
     """
 
     adds = ("electrostatic",)
@@ -138,8 +140,8 @@ class AddLaplacianEncoding(Encoding):
         name: Prefix of the attributes, so that one graph can have encodings of two settings.
 
     Raises:
-        TypeError: If a size or count is not an integer.
-        ValueError: If a setting is unknown, a weight is negative, or the graph is a batch.
+        TypeError: If ``max_freqs`` is not an integer, or the graph is a ``HeteroData``.
+        ValueError: If a setting is unknown or out of range, a weight is negative, or the graph is a batch.
         RuntimeError: If a graph is too large for the dense decomposition and the sparse solvers fail.
     """
 
@@ -180,7 +182,7 @@ class AddRelativeWalkEncoding(Encoding):
         steps: Numbers of steps k ≥ 0. The paper uses ``range(K)``, whose first step is the identity.
 
     Raises:
-        TypeError: If ``steps`` is one number.
+        TypeError: If ``steps`` is one number, or the graph is a ``HeteroData``.
         ValueError: If a step is out of range, a graph has more than 8192 nodes or is a batch, or a weight is negative.
     """
 
@@ -221,9 +223,9 @@ class AddShortestPathBias(Encoding):
         pairs: Whether to store the attributes of pairs; if false, only degrees (GraphGPS's ``node_degrees_only``).
 
     Raises:
-        TypeError: If ``num_spatial_types`` is not an integer.
-        ValueError: If ``num_spatial_types`` is out of range. When called, if a graph has more than 8192 nodes, is a
-            batch, or has edges without a single type.
+        TypeError: If ``num_spatial_types`` is not an integer, or the graph is a ``HeteroData``.
+        ValueError: If ``num_spatial_types`` is out of range, or there are ``paths`` without ``pairs``. When called, if
+            a graph has more than 8192 nodes, is a batch, or has edges without a single type.
     """
 
     adds = ("pair_shortest_path", "pair_shortest_path_types", "shortest_path_*_degree")

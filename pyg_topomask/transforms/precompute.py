@@ -57,7 +57,8 @@ def precompute(
 
     Raises:
         TypeError: If a transform is not of this package, or a graph is not homogeneous.
-        ValueError: If a transform draws numbers without a seed, so that its draws must not be stored.
+        ValueError: If the result is stored, and a transform draws numbers without a seed, or adds other attributes to
+            some graphs than to others.
     """
     steps = [*parts_of(*([transforms] if isinstance(transforms, BaseTransform) else transforms))]
     for step in steps:

@@ -46,7 +46,7 @@ def plot_mask(
     Units: mask entries are dimensionless weights.
 
     Raises:
-        ValueError: If the mask is not square.
+        ValueError: If the mask is not square, or the graph to draw has more than 2,000 nodes.
         IndexError: If ``head`` or ``node`` is out of range.
         ImportError: If matplotlib is missing.
     """

@@ -248,7 +248,8 @@ class Attention(Described):
             graph: The ``Data`` or ``Batch`` with the attributes ``requires``.
 
         Raises:
-            TypeError: If ``x`` is not a floating-point tensor, or ``graph`` not a homogeneous graph.
+            TypeError: If ``x`` is not a floating-point tensor, or has another dtype than the parameters, ``batch`` does
+                not hold integers, or ``graph`` is not a homogeneous graph.
             ValueError: If a shape is wrong, a feature is not finite (checked on CPU), ``batch`` is not sorted, or the
                 graph lacks a required attribute.
         """
@@ -314,7 +315,8 @@ def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | No
         Graph of each node, or :obj:`None` for one graph.
 
     Raises:
-        TypeError: If ``x`` is not a floating-point tensor.
+        TypeError: If ``x`` is not a floating-point tensor, ``batch`` does not hold integers, or ``graph`` is a
+            ``HeteroData``.
         ValueError: If a shape is wrong, a feature is not finite (checked on CPU) or ``batch`` is not sorted.
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():

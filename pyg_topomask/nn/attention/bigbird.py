@@ -39,7 +39,7 @@ class BigBirdAttention(MaskedAttention):
 
     Raises:
         TypeError: If a size or count is not an integer.
-        ValueError: If ``heads`` does not divide ``channels``, or a count is out of range.
+        ValueError: If ``heads`` does not divide ``channels``, or a count or ``dropout`` is out of range.
     """
 
     card = Card(

@@ -72,8 +72,10 @@ class MaskedAttention(Attention):
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
 
     Raises:
-        TypeError: If a size or count is not an integer, or ``mask`` is not a module.
-        ValueError: If ``heads`` does not divide ``channels``, ``dropout`` is out of range, or a name is unknown.
+        TypeError: If a size or count is not an integer, or ``mask`` is neither a module nor a list of them.
+        ValueError: If ``heads`` does not divide ``channels``, ``dropout`` or ``num_features`` is out of range, a name
+            is unknown, ``kernel="softmax"`` has ``path="factored"``, ``mask_heads`` does not divide the heads among a
+            list of masks, or a mask of the list has neither one head nor as many as it serves.
     """
 
     card = Card(

@@ -24,7 +24,7 @@ class PerformerAttention(MaskedAttention):
 
     Raises:
         TypeError: If a size or count is not an integer.
-        ValueError: If ``heads`` does not divide ``channels``, or a count is below 1.
+        ValueError: If ``heads`` does not divide ``channels``, a count is below 1, or ``dropout`` is out of range.
     """
 
     card = Card(

@@ -48,7 +48,7 @@ class LapPE(_EigenEncoder):
         name: Name of the transform's attributes.
 
     Raises:
-        ValueError: If ``model`` is unknown, or the Transformer's ``heads`` do not divide ``channels``.
+        ValueError: If a name is unknown, or the Transformer's ``heads`` do not divide ``channels``.
     """
 
     def __init__(

@@ -122,7 +122,8 @@ def sample_walks(
 
     Raises:
         TypeError: If indices or counts are not integers, or weights are not floating point.
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, or two of them exclude each other: ``lengths`` and ``halt_prob``, or
+            ``transition`` and the scheme ``"repelling"``.
     """
     edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     check_edges(edge_index, num_nodes, edge_weight)
