@@ -71,7 +71,7 @@ class AddRandomWalks(JoinedTransform):
             :obj:`None`. Give each relation a ``name`` of its own.
 
     Raises:
-        ValueError: If a setting or the graph is out of range.
+        ValueError: If a setting or the graph is out of range, or ``transition`` is given to repelling walkers.
         TypeError: If the graph is a ``HeteroData``, its edges are not integers, or a count or seed is not an integer.
     """
 
@@ -113,7 +113,7 @@ class AddRandomWalks(JoinedTransform):
         """The checked settings of the walkers. Raises TypeError and ValueError."""
         corrected = self._diagonal == "corrected"
         size = (self.num_walks + 1) // 2 if self.scheme == "repelling" and corrected else None
-        halting = self.halt_prob, self.scheme, size, self.lengths, self.importance
+        halting = self.halt_prob, self.scheme, size, self.lengths, self.importance, self.transition is not None
         walkers = walk_settings(self.num_walks, self.max_length, *halting)
         if walkers.max_length >= 2**15:
             raise ValueError(f"'max_length' must be below {2**15}, for 16-bit tables (got {self.max_length})")

@@ -123,3 +123,8 @@ def test_a_wrong_transition_is_refused_alone_and_in_a_list(wrong, alone):
     graphs = [Data(edge_index=edge, num_nodes=2, step=wrong), Data(edge_index=edge, num_nodes=2, step=torch.ones(3))]
     with pytest.raises(ValueError, match=r"'transition' must hold one floating-point number per edge, \[2\]"):
         AddRandomWalks(transition="step", seed=0)(graphs[0] if alone else graphs)
+
+
+def test_repelling_walkers_take_no_transition():
+    with pytest.raises(ValueError, match="takes uniform steps"):
+        AddRandomWalks(scheme="repelling", transition="step")

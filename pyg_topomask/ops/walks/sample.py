@@ -127,10 +127,9 @@ def sample_walks(
     """
     edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     check_edges(edge_index, num_nodes, edge_weight)
-    settings = walk_settings(num_walks, max_length, halt_prob, scheme, block_size, lengths, importance)
+    halting = halt_prob, scheme, block_size, lengths, importance
+    settings = walk_settings(num_walks, max_length, *halting, has_transition=transition is not None)
     csr = drop_zeros(to_csr(edge_index, num_nodes, edge_weight))
-    if transition is not None and scheme == "repelling":
-        raise ValueError("scheme='repelling' takes uniform steps; omit 'transition' or choose another scheme")
     steps = None if transition is None else step_table(csr, edge_index, transition)
     nodes = torch.arange(num_nodes) if start is None else _check_start(start, num_nodes)
     nodes = nodes.to(edge_index.device)

@@ -68,12 +68,14 @@ def walk_settings(
     block_size: int | None = None,
     lengths: Lengths = None,
     importance: bool = True,
+    has_transition: bool = False,
 ) -> WalkSettings:
     """Check settings of random walks.
 
     Raises:
         TypeError: If a count is not an integer.
-        ValueError: If a setting is out of range, or ``block_size`` is given to a scheme that fixes it.
+        ValueError: If a setting is out of range, ``block_size`` is given to a scheme that fixes it, or there is a
+            transition and the scheme takes uniform steps.
     """
     num_walks = check_integer("num_walks", num_walks, 1)
     max_length = check_integer("max_length", max_length, 0, "it counts hops")
@@ -84,6 +86,8 @@ def walk_settings(
     check_choice("scheme", scheme, SCHEMES)
     if block_size is not None and scheme != "repelling":
         raise ValueError(f"'block_size' is for scheme='repelling' (got {block_size} and scheme={scheme!r})")
+    if has_transition and scheme == "repelling":
+        raise ValueError("scheme='repelling' takes uniform steps; omit 'transition' or choose another scheme")
     if scheme == "repelling":
         size = num_walks if block_size is None else min(check_integer("block_size", block_size, 1), num_walks)
     else:
