@@ -230,7 +230,7 @@ def read_mask(mask: AttentionMask | Tensor, q: Tensor, batch: Tensor | None) -> 
     """Check the mask of attention with queries ``q`` ``[N, H, R]``; read a tensor as a dense mask.
 
     Raises:
-        ValueError: If its number of nodes or heads differs from that of ``q``, or a dense one joins graphs (on CPU).
+        ValueError: If its number of nodes or heads differs from that of ``q``, or a dense part joins graphs (on CPU).
         TypeError: If it is neither an operator nor a tensor.
     """
     if isinstance(mask, Tensor):
@@ -246,14 +246,23 @@ def read_mask(mask: AttentionMask | Tensor, q: Tensor, batch: Tensor | None) -> 
             f"the mask has {mask.heads} heads, but 'q' has {q.size(1)}: give both the same number, or use one mask for "
             "all heads"
         )
-    if isinstance(mask, TensorMask) and batch is not None and readable(mask.matrix):
+    if batch is not None:
+        _check_disjoint(mask, batch)
+    return mask
+
+
+def _check_disjoint(mask: AttentionMask, batch: Tensor) -> None:
+    """Refuse a dense mask, or dense parts of a mask, that join graphs, if they are on the CPU. Raises ValueError."""
+    for part in mask.parts:
+        if part.mask is not mask:
+            _check_disjoint(part.mask, batch)
+    if isinstance(mask, TensorMask) and readable(mask.matrix):
         joins = (mask.matrix != 0) & (batch[:, None] != batch)
         if bool(joins.any()):
             row, col = joins.nonzero()[0, -2:].tolist()
             raise ValueError(
                 f"the mask joins nodes {row} and {col} of different graphs: multiply it by (batch[:, None] == batch)"
             )
-    return mask
 
 
 def row_errors(mask: AttentionMask) -> Tensor | None:

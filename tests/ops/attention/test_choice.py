@@ -6,7 +6,7 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask.limits import limits
 from pyg_topomask.nn import GRFMask
-from pyg_topomask.operators import DenseOperator, LowRankOperator, OnesOperator, SparseFactorOperator
+from pyg_topomask.operators import DenseOperator, HeadStackOperator, LowRankOperator, OnesOperator, SparseFactorOperator
 from pyg_topomask.ops import explain, masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention.choice import ENGINES, PATHS, choose_engine
 from pyg_topomask.ops.attention.kernels import Kernel
@@ -142,15 +142,23 @@ def test_a_large_mask_that_becomes_dense_is_told():
     masked_softmax_attention(x, x, x, DenseOperator(torch.ones(4, 4)))
 
 
-@pytest.mark.parametrize("kind", [DenseOperator, torch.Tensor.clone])
+JOINED = {
+    "tensor": lambda matrix, ones: matrix,
+    "operator": lambda matrix, ones: DenseOperator(matrix),
+    "sum": lambda matrix, ones: DenseOperator(matrix) + ones,
+    "list": lambda matrix, ones: HeadStackOperator([ones, DenseOperator(matrix)], [2, matrix.dim() - 1]),
+}
+
+
+@pytest.mark.parametrize("kind", JOINED)
 @pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4)])
 def test_a_dense_mask_joins_no_graphs(kind, shape):
-    q, batch = torch.rand(4, 2, 3), torch.tensor([0, 1, 1, 1])
+    q, batch = torch.rand(4, 2 if kind != "list" else 1 + len(shape), 3), torch.tensor([0, 1, 1, 1])
     mask = torch.rand(shape) * (batch[:, None] == batch)
-    masked_linear_attention(q, q, q, kind(mask), batch)
+    masked_linear_attention(q, q, q, JOINED[kind](mask, OnesOperator(batch)), batch)
     mask[..., 2, 0] = 1
     with pytest.raises(ValueError, match="the mask joins nodes 2 and 0 of different graphs: multiply it by"):
-        masked_softmax_attention(q, q, q, kind(mask), batch)
+        masked_softmax_attention(q, q, q, JOINED[kind](mask, OnesOperator(batch)), batch)
 
 
 def test_a_batch_that_splits_a_graph_has_no_blocks():
