@@ -35,7 +35,8 @@ _ARGUMENTS: dict[type[Module], frozenset[str] | None] = {}
 def accepts(module: Module, name: str) -> bool:
     """Whether a module's ``forward`` has an argument of that name; ``torch.compile`` needs an earlier call of this.
 
-    Convolutions of PyG without ``edge_dim`` have ``edge_attr`` in vain: ``GATConv`` ignores it, others fail.
+    A convolution of PyG whose ``edge_dim`` is None has an argument ``edge_attr``, but reads no edge features:
+    ``GATConv`` ignores them, and others fail.
     """
     if name == "edge_attr" and getattr(module, "edge_dim", 0) is None:
         return False

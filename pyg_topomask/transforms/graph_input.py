@@ -1,4 +1,4 @@
-"""Graph attributes that transforms read, checked once where they enter the library."""
+"""Attributes of graphs, read and checked in one place where they enter the library, and moved row by row."""
 
 import copy
 from typing import Any

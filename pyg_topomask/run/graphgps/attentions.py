@@ -160,7 +160,7 @@ def _settings(config: Config, wanted: set[str]) -> dict[str, Any]:
             is_read = key not in ("num_tables", "diagonal") or f"topomask.{key}" in own
             settings[key] = getattr(topomask, key) if is_read else topomask.peek(key)
         settings |= {"transition": TRANSITION if config.follows_attention else None}
-        topomask.redraw  # noqa: B018  # not of the transform: the runner draws anew
+        topomask.redraw  # noqa: B018  # noted as read: there are walks, which the runner may draw anew
     for name in config.masks:
         settings |= {key: value for key, value in mask_arguments(config, name).items() if key in WALKS}
     if "method" in wanted:
