@@ -1,4 +1,12 @@
-"""What a hostile file holds."""
+"""What a hostile file holds, and whether this Python can unpack an archive safely."""
+
+import tarfile
+
+import pytest
+
+unpacks_safely = pytest.mark.skipif(
+    not hasattr(tarfile, "data_filter"), reason="needs Python 3.10.12, 3.11.4 or later, which unpack archives safely"
+)
 
 
 class Calls:

@@ -25,6 +25,7 @@ from pyg_topomask.run.graphgps.formats.graphs import NearestNeighbors
 from pyg_topomask.run.graphgps.formats.ogb import ResampleNegatives
 from pyg_topomask.run.graphgps.parts import source_of
 from pyg_topomask.run.task import Task, classification
+from tests.hostile import unpacks_safely
 
 PARTS = {"train": 4, "val": 2, "test": 3}
 THREE = torch.tensor([[0, 0, 5], [1, 2, 3]])
@@ -403,6 +404,7 @@ def test_each_split_of_graphland_is_trained_on_its_own_nodes(tmp_path):
     assert [list(found.values()) for found in counts] == [[3, 4, 4], [5, 3, 3]]
 
 
+@unpacks_safely
 @pytest.mark.parametrize("name", ["Paris", "LA"])
 def test_city_networks_through_the_class_of_pyg(tmp_path, name):
     """The archive as its authors publish it: tensors in a folder of the city's name."""
