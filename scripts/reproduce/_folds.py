@@ -22,6 +22,7 @@ from scipy import stats
 from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.errors import MissingDataError
 from pyg_topomask.run.output.report import PERCENT
+from pyg_topomask.run.training.checkpoint import epochs_done
 
 SOCIAL = ("imdb-binary", "imdb-multi", "reddit-binary", "reddit-multi-5k", "collab")
 """Data sets without node features. Errica et al. have other folds for them where degrees are the features."""
@@ -33,8 +34,6 @@ EQUAL = ("epochs", "time")  # two comparisons of methods: for equal epochs, and 
 SPREAD = "± is the standard deviation of the sample over runs."
 Figure = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
 """Text of a cell, by the row and all rows of the report."""
-
-METRICS = "metrics.csv"  # file of a run, with a header and a line for each epoch
 
 
 def errica_fold(dataset: str, fold: int) -> list[str]:
@@ -92,11 +91,8 @@ def timed_run(path: Path, out: Path, settings: Sequence[str]) -> tuple[dict[str,
     If the run was interrupted, the time is measured from its last start on and scaled to all epochs. If it had no epoch
     left, the time is its wall time.
     """
-    config, folder = check_config(path, settings)[0].config, run_folder(path, out, settings)
-    finished, curve = (folder / "result.json").is_file(), folder / METRICS
-    done = len(curve.read_text().splitlines()) - 1 if curve.is_file() else 0
-    if done < config.optim.max_epoch:
-        done -= done % config.train.ckpt_period  # training continues from the last checkpoint
+    folder = run_folder(path, out, settings)
+    finished, done = (folder / "result.json").is_file(), epochs_done(folder)
     begin = time.process_time()
     summary = run_config(path, out / "runs", 1, settings)
     seconds, epochs = time.process_time() - begin, summary["epochs"][0]

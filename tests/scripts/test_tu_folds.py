@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from pyg_topomask.run import RunError, check_config
+from pyg_topomask.run.training.checkpoint import BEST, FORMAT, LAST, OURS
+from pyg_topomask.tensor_files import save_tensors
 
 image = pytest.importorskip("matplotlib.image")
 
@@ -133,16 +135,16 @@ def test_long_schedules_are_run_on_request_alone(script, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("rows", "epochs", "finished", "seconds"),
+    ("done", "epochs", "finished", "seconds"),
     [
         (0, 30, False, 4.0),
-        (18, 30, False, 6.0),
+        (18, 30, False, 10.0),  # a better epoch is a checkpoint, too
         (30, 30, True, 77.0),
-        (12, 15, False, 12.0),  # it stops early
+        (12, 15, False, 20.0),  # it stops early
     ],
 )
 def test_seconds_of_an_interrupted_run_are_those_after_its_checkpoint(
-    scripts, monkeypatch, tmp_path, rows, epochs, finished, seconds
+    scripts, monkeypatch, tmp_path, done, epochs, finished, seconds
 ):
     import _folds
 
@@ -155,7 +157,8 @@ def test_seconds_of_an_interrupted_run_are_those_after_its_checkpoint(
     path = importlib.import_module("_tables").CONFIGS / "grf" / "enzymes.yaml"
     folder = _folds.run_folder(path, tmp_path, settings)
     folder.mkdir(parents=True)
-    (folder / _folds.METRICS).write_text("epoch\n" + "0\n" * rows)
+    for name in (BEST, LAST) if done else ():
+        save_tensors({"epoch": done - 1, OURS: {"format": FORMAT}}, folder / name)
     if finished:
         (folder / "result.json").touch()
     assert _folds.run_once(path, tmp_path, settings)["seconds"] == pytest.approx(seconds)
