@@ -16,6 +16,7 @@ from pyg_topomask.nn.mask.structure import read_normalized_edges
 from pyg_topomask.operators import MaskOperator, PowerSeriesOperator, ProductOperator
 from pyg_topomask.ops import error_bound, error_scale, row_nonzeros
 from pyg_topomask.ops.attention.mask import rows_of
+from pyg_topomask.ops.csr import relation_of
 from pyg_topomask.ops.walks.settings import table_name
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -56,7 +57,8 @@ def walk_errors(
     """
     num_nodes = int(data.num_nodes or 0)
     rows = torch.arange(0, num_nodes, -(-num_nodes // max(1, min(_ROWS, _NUMBERS // max(num_nodes, 1)))) or 1)
-    edges = read_normalized_edges(PowerSeriesMask(), data, torch.float64)  # it needs no walks
+    relation = relation_of(walks.edge_type)
+    edges = read_normalized_edges(PowerSeriesMask(), data, torch.float64, relation)  # it needs no walks
     of_head = (f if f.dim() == 1 else f[head] for f in mask.functions)
     functions = [f[: walks.max_length + 1].double() for f in of_head]  # walks may be shorter than the mask
     exact = _rows(_exact(mask, edges, num_nodes, functions), rows, 0)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from pyg_topomask import nn, ops, testing
 from pyg_topomask.nn.walk_errors import NUM_WALKS, walks_for
@@ -68,6 +69,15 @@ def test_rows_are_those_of_dense_matrices(name, settings, walk, functions, bound
         assert (row["most"] is not None) == (bounded and "lengths" not in walk)
     by_number = {row["walks"]: row["error"] for row in rows}
     assert 5 < by_number[4] / by_number[256] < 13  # 8, as 1 / √n
+
+
+def test_walks_on_one_relation_estimate_the_mask_of_its_edges():
+    alone = testing.GRAPHS["two_parts"]
+    other = torch.tensor([[0, 2, 5, 1], [4, 3, 1, 5]])
+    both = Data(edge_index=torch.cat([other, alone.edge_index], dim=1), num_nodes=alone.num_nodes)
+    both.edge_type = (torch.arange(both.num_edges) >= 4).long()
+    wanted = nn.walk_errors(nn.GRFMask(), AddRandomWalks(seed=0), alone)
+    assert nn.walk_errors(nn.GRFMask(), AddRandomWalks(seed=0, edge_type=1), both) == wanted
 
 
 def test_the_number_of_walks_for_a_bound_is_the_least_one():
