@@ -168,3 +168,11 @@ def test_weights_of_no_pairs_are_zeros():
     graph = Data(x=torch.randn(3, 8), edge_index=torch.empty(2, 0, dtype=torch.int64))
     figure = viz.plot_mask(nn.SANAttention(8, full_graph=False), graph)
     assert np.array_equal(figure.axes[0].images[0].get_array(), np.zeros((3, 3)))
+
+
+def test_curves_of_walks_say_the_share_that_exceeds_them():
+    data = Data(edge_index=EDGES, num_nodes=4)
+    rows = nn.walk_errors(nn.GRFMask(), transforms.AddRandomWalks(seed=0), data, draws=1, risk=0.125)
+    errors, sizes = viz.plot_walks(rows, 16).axes
+    assert "error that 12.5 % of entries exceed" in errors.get_legend_handles_labels()[1]
+    assert "entries that 12.5 % of rows exceed" in sizes.get_legend_handles_labels()[1]

@@ -41,11 +41,11 @@ def walk_errors(
         risk: Share of the rows, or entries, that may exceed a bound.
 
     Returns:
-        A row for each number: ``walks``; ``nonzeros``, entries in a row of the features that a share ``risk`` of the
-        rows exceeds; ``most``, Lemma 3.2's bound on it; ``error``, the root mean square error of the entries between
-        two nodes whose exact value is not 0; ``typical``, the root mean square of these entries; ``quantile``, the
-        error that a share ``risk`` of them exceeds; ``bound``, Theorem 3.1's bound on it; ``needed``, the number of
-        walks for which the bound is as small as ``quantile``. Bounds are None where the theorem does not hold: if
+        A row for each number: ``walks``; ``risk``; ``nonzeros``, entries in a row of the features that a share ``risk``
+        of the rows exceeds; ``most``, Lemma 3.2's bound on it; ``error``, the root mean square error of the entries
+        between two nodes whose exact value is not 0; ``typical``, the root mean square of these entries; ``quantile``,
+        the error that a share ``risk`` of them exceeds; ``bound``, Theorem 3.1's bound on it; ``needed``, the number
+        of walks for which the bound is as small as ``quantile``. Bounds are None where the theorem does not hold: if
         walkers are coupled, loads are not weighted, or the mask is stitched. ``most`` is also None for walks with
         ``lengths``, and ``needed`` if it would be more than 10^9.
 
@@ -77,7 +77,8 @@ def walk_errors(
             index = drawn[f"{table_name(mask.name, mask.tables[head % len(mask.tables)] * mask.stitch)}_index"]
             sizes.append(torch.bincount(torch.unique(index.long(), dim=1)[0], minlength=num_nodes))
         error, quantile = torch.cat(errors), _exceeded(torch.cat(errors), risk)
-        row: dict[str, Any] = {"walks": count, "nonzeros": int(_exceeded(torch.cat(sizes), risk)), "most": None}
+        row: dict[str, Any] = {"walks": count, "risk": risk, "most": None}
+        row["nonzeros"] = int(_exceeded(torch.cat(sizes), risk))
         row |= {"error": float(error.square().mean().sqrt()), "typical": float(exact[counted].square().mean().sqrt())}
         row |= {"quantile": float(quantile), "bound": None, "needed": None}
         if uncoupled:

@@ -107,10 +107,10 @@ def plot_reach(shares: Mapping[str, Tensor], title: str | None = None) -> "Figur
 
 _LINES = {
     "error": ("error", "root mean square error"),
-    "quantile": ("error", "error that 5 % of entries exceed"),
+    "quantile": ("error", "error that {risk:.3g} % of entries exceed"),
     "bound": ("error", "bound on it (Theorem 3.1)"),
     "typical": ("error", "root mean square of the exact entries"),
-    "nonzeros": ("size", "entries that 5 % of rows exceed"),
+    "nonzeros": ("size", "entries that {risk:.3g} % of rows exceed"),
     "most": ("size", "bound on them (Lemma 3.2)"),
 }
 """Panel and label of each column."""
@@ -120,8 +120,8 @@ def plot_walks(rows: Sequence[Mapping[str, Any]], chosen: int, title: str | None
     """Plot the errors of a mask of random walks and the entries of its features against the number of walks.
 
     Args:
-        rows: For each number of walks, the columns that ``topomask show walks`` prints. Those that are None are left
-            out.
+        rows: For each number of walks, the columns of :func:`~pyg_topomask.nn.walk_errors`. Those that are None are
+            left out.
         chosen: The number to mark, such as that of a config.
         title: Title of the figure.
 
@@ -137,7 +137,8 @@ def plot_walks(rows: Sequence[Mapping[str, Any]], chosen: int, title: str | None
         points = [(row["walks"], row[name]) for row in rows if row[name] is not None]
         if points:
             style = "o-" if name in ("error", "quantile", "nonzeros") else "--"
-            panel_of[kind].plot(*zip(*points), style, color=PALETTE[number], markersize=4, label=label)
+            text = label.format(risk=100 * rows[0]["risk"])
+            panel_of[kind].plot(*zip(*points), style, color=PALETTE[number], markersize=4, label=text)
     for panel in (errors, sizes):
         panel.axvline(chosen, color="0.6", linewidth=1, zorder=0, label=f"the config's {chosen} walks")
         panel.set(xscale="log", yscale="log", xlabel="random walks from each node")
