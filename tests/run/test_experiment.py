@@ -128,6 +128,7 @@ def test_a_split_of_ones_own_is_kept(kind):
     [
         ({"training": Training(loss="cross_entropy")}, "cross_entropy needs classes, and the task is regression"),
         ({"training": Training(loss="l1", metric="auc")}, "the task has no 'auc'; there are .*mae"),
+        ({"training": Training(loss=lambda p, t: (p - t).abs())}, r"return one number, .* \(got shape \[8, 2\]\)"),
         ({"data": Source(graphs)}, r"the data need a 'task'"),
         ({"data": Source([], Task("graph", "regression", 1))}, "a list of them that is not empty"),
         ({"call": lambda model, batch: batch.x[:, :2]}, r"return 2 number\(s\) for each graph \(got 96 for 8\)"),
@@ -147,6 +148,10 @@ def test_what_does_not_fit_is_said(tmp_path, changes, message):
         (lambda: Serving(sampler="neighbour"), "no sampler is called 'neighbour'; .* Did you mean 'neighbor'"),
         (lambda: Serving(evaluation="cluster"), r"must be full_batch or 'sampler', full_batch \(got cluster\)"),
         (lambda: Training(epochs=2, eval_period=5), r"must be from 1 to 'epochs' \(got 5 and 2\)"),
+        (lambda: Training(patience=-1), r"'patience' must be at least 0 \(got -1\)"),
+        (lambda: Training(ckpt_period=0), r"'ckpt_period' must be at least 1 \(got 0\)"),
+        (lambda: Training(clip=0.0), r"'clip' must be positive; None clips nothing \(got 0.0\)"),
+        (lambda: Serving(batch_size=0), r"'batch_size' must be at least 1 \(got 0\)"),
     ],
 )
 def test_settings_that_nothing_knows_are_refused(make, message):

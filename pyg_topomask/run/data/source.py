@@ -198,7 +198,7 @@ class Serving:
         redraw: Number of epochs after which the training graphs get new walks; 0: never.
 
     Raises:
-        ValueError: If there is no such sampler.
+        ValueError: If a number is out of range, or there is no such sampler.
     """
 
     batch_size: int = 32
@@ -212,6 +212,9 @@ class Serving:
     redraw: int = 0
 
     def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("num_workers", 0), ("redraw", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"'{name}' must be at least {least} (got {getattr(self, name)})")
         if self.sampler not in _SAMPLERS:
             raise ValueError(no_such("sampler", self.sampler, _SAMPLERS))
         if self.evaluation not in ("full_batch", self.sampler):

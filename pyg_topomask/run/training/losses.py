@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.task import Task, metric_names
 
 
@@ -72,11 +73,17 @@ def task_loss(name: str | Callable[..., Tensor], prediction: Tensor, target: Ten
     """The loss of a batch; 0, with a gradient of zeros, if the batch has no known target.
 
     ``name`` may be a function of (predictions, targets).
+
+    Raises:
+        RunError: If this function returns more than one number.
     """
     if target.numel() == 0 or (target.is_floating_point() and bool(target.isnan().all())):
         return torch.nan_to_num(prediction).sum() * 0.0
     if not isinstance(name, str):
-        return name(prediction, target)
+        loss = name(prediction, target)
+        if loss.dim() > 0:
+            raise RunError(f"loss: it must return one number, the mean over targets (got shape {list(loss.shape)})")
+        return loss
     if is_distance(name):
         known = ~target.isnan()
         return LOSSES[name](prediction[known], target[known].to(prediction.dtype))

@@ -48,7 +48,7 @@ class Training:
         submission: Whether an evaluation also writes predictions in OGB's format for PCQM4Mv2.
 
     Raises:
-        ValueError: If there would be no evaluation.
+        ValueError: If a number is out of range, or there would be no evaluation.
     """
 
     loss: str | Callable[[Tensor, Tensor], Tensor] = "cross_entropy"
@@ -70,6 +70,11 @@ class Training:
     submission: bool = False
 
     def __post_init__(self) -> None:
+        for name, least in (("accumulation", 1), ("ckpt_period", 1), ("patience", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"'{name}' must be at least {least} (got {getattr(self, name)})")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"'clip' must be positive; None clips nothing (got {self.clip})")
         if not (self.inference or 1 <= self.eval_period <= self.epochs):
             raise ValueError(f"'eval_period' must be from 1 to 'epochs' (got {self.eval_period} and {self.epochs})")
 
