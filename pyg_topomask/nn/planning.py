@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.graph_attributes import OF_TOKENS
+from pyg_topomask.nn.graph_attributes import OF_TOKENS, with_attributes
 from pyg_topomask.ops.segment import check_batch, segments
 
 _OF_GRAPHS = ("edge_index", "edge_weight", "edge_type", "edge_attr", "ptr", "real_graphs", *OF_TOKENS)
@@ -34,6 +34,12 @@ def of_graph(graph: Data | None, batch: Tensor, requires: Iterable[str], moving:
     ptr = given.get("ptr")
     fits = ptr is not None and int(ptr[-1]) == batch.numel()
     return {**given, "batch": batch, "ptr": ptr if fits else segments(batch).offsets.long()}
+
+
+def for_autograd(graph: Any) -> Any:
+    """The graph with copies of the tensors that were made in inference mode, which autograd refuses to save."""
+    made = {name: x.clone() for name, x in graph.to_dict().items() if isinstance(x, Tensor) and x.is_inference()}
+    return with_attributes(graph, **made) if made else graph
 
 
 def kind_of(module: Module) -> Any:

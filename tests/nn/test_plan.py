@@ -17,6 +17,7 @@ from torch_geometric.utils import to_undirected
 from torch_geometric.utils.influence import jacobian_l1
 
 from pyg_topomask import loader, nn, operators, testing
+from pyg_topomask.nn.graph_attributes import with_attributes
 from tests.nn.plan_cases import (
     ATTENTIONS,
     MASKED,
@@ -247,6 +248,22 @@ def test_an_earlier_plan_decides_nothing_that_is_not_true_of_the_batch():
     torch.testing.assert_close(attn(x[:5], plan=plan), attn(x[:5], graph=signed))
     plan = search.plan(num_nodes=100, like=search.plan(num_nodes=5))
     torch.testing.assert_close(search(x, plan=plan), search(x))
+
+
+@pytest.mark.parametrize("name", ["Masked kernel=relu num_features=12", "SAN", "Primphormer num_virtual=5 rank=3"])
+def test_plans_of_batches_that_were_made_in_inference_mode_serve_training(name):
+    attn = attention(name).double()
+    model = nn.GPSModel(8, 8, 3, 1, None, lambda _: attn).double()
+    with torch.inference_mode():
+        batch = next(batches_for(attn))
+        plans = attn.plan(batch), model.plan(batch).parts["0"].parts["0"]
+    x = batch.x.clone().requires_grad_()
+    graph = with_attributes(
+        batch, **{key: value.clone() for key, value in batch.to_dict().items() if torch.is_tensor(value)}
+    )
+    wanted = results(attn, attn(x, graph=graph), [x])
+    for plan in plans:
+        torch.testing.assert_close(results(attn, attn(x, plan=plan), [x]), wanted, **tolerance(name))
 
 
 def test_frozen_parameters_change_no_plan():
