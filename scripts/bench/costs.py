@@ -41,15 +41,16 @@ BATCHES: list[list[int] | str] = [
     [6000],
     [20000],
 ]
+"""Numbers of nodes of the graphs of each batch; a star, whose pairs must be listed in parts; or a graph whose walks
+reach hundreds of nodes.
+"""
 CHECKED: list[tuple[list[int], tuple[int, ...]]] = [
     *(([side**2] * count, (side, side)) for side, count in ((8, 64), (16, 32), (28, 32), (32, 8), (64, 2))),
     *(([size] * count, ()) for size, count in ((20, 64), (150, 16), (1000, 4), (16384, 1))),
 ]
 """Sizes of the graphs of ``--check``, and the grid that each is, if any."""
 MOST_LOST = 1.2
-"""Numbers of nodes of the graphs of each batch; a star, whose pairs must be listed in parts; or a graph whose walks
-reach hundreds of nodes.
-"""
+"""Most of the fastest engine's time that a choice may take in ``--check``, as a factor."""
 NODES, DEGREE = {"star": 3000, "wide": 2000}, {"star": 2.2, "wide": 10.0}
 SHAPES = [(4, 16, 16), (8, 8, 8), (4, 64, 16), (1, 32, 32)]
 """Heads, features and channels."""

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from _bench import described, draw_lines, machine, markdown, ring_with_bridges
 from _tables import finish, read_options, start, table_parser
+from _verdicts import mean_interval
 from rich.progress import track
 from torch import Tensor
 from torch_geometric.data import Batch, Data
@@ -168,8 +169,9 @@ def _cells(row: Mapping[str, Any]) -> list[Any]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half of an interval of 95 %, in percent."""
-    return 100 * fmean(values), 196 * stdev(values) / len(values) ** 0.5
+    """Mean and half of an interval of 95 % by Student's t, in percent."""
+    mean = fmean(values)
+    return 100 * mean, 100 * (mean_interval(mean, stdev(values), len(values), 0.95)[1] - mean)
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
