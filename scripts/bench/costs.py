@@ -50,7 +50,7 @@ CHECKED: list[tuple[list[int], tuple[int, ...]]] = [
 ]
 """Sizes of the graphs of ``--check``, and the grid that each is, if any."""
 MOST_LOST = 1.2
-"""Most of the fastest engine's time that a choice may take in ``--check``, as a factor."""
+"""The largest time of the chosen engine, relative to that of the fastest one, that ``--check`` accepts."""
 NODES, DEGREE = {"star": 3000, "wide": 2000}, {"star": 2.2, "wide": 10.0}
 SHAPES = [(4, 16, 16), (8, 8, 8), (4, 64, 16), (1, 32, 32)]
 """Heads, features and channels."""

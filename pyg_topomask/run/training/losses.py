@@ -75,14 +75,15 @@ def task_loss(name: str | Callable[..., Tensor], prediction: Tensor, target: Ten
     ``name`` may be a function of (predictions, targets).
 
     Raises:
-        RunError: If this function returns more than one number.
+        RunError: If this function returns a tensor with dimensions.
     """
     if target.numel() == 0 or (target.is_floating_point() and bool(target.isnan().all())):
         return torch.nan_to_num(prediction).sum() * 0.0
     if not isinstance(name, str):
         loss = name(prediction, target)
         if loss.dim() > 0:
-            raise RunError(f"loss: it must return one number, the mean over targets (got shape {list(loss.shape)})")
+            shape = list(loss.shape)
+            raise RunError(f"loss: it must return one number, the mean over targets, of shape [] (got shape {shape})")
         return loss
     if is_distance(name):
         known = ~target.isnan()
