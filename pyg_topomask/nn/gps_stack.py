@@ -18,6 +18,7 @@ from pyg_topomask.nn.edge_probe import Explained
 from pyg_topomask.nn.gps_layer import GPSLayer, Part, check_conv_kwargs
 from pyg_topomask.nn.graph_attributes import graph_of, requirements_of
 from pyg_topomask.nn.mask.heat import times_read_together
+from pyg_topomask.nn.named import takes_seed
 from pyg_topomask.nn.planning import of_graph
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
@@ -34,7 +35,8 @@ class GPSStack(Explained, Resettable, ModuleList):
         conv: Function of the layer's number (from 0) that returns its convolution, or a list of several; or the name of
             all, such as ``"gcn"``. No local branch if :obj:`None`.
         attn: Function of the layer's number that returns its attention, or a list of several; or the name of all, such
-            as ``"grf"``. No global branch if :obj:`None`. A carry goes to the next attention of the same class, even if
+            as ``"grf"``; then the layer's number is the seed of its draws, if it has any and ``attn_kwargs`` names no
+            ``seed``. No global branch if :obj:`None`. A carry goes to the next attention of the same class, even if
             layers with another class lie between. Attentions with a method ``tie(first)`` share parameters with the
             first attention of their class.
         checkpoint: Whether to compute layers again in the backward pass instead of storing their activations. This
@@ -70,12 +72,13 @@ class GPSStack(Explained, Resettable, ModuleList):
                 )
         if attn is None and (settings.get("attn_kwargs") or settings.get("heads", 1) != 1):
             raise ValueError("'heads' and 'attn_kwargs' are for attentions given by name (got None as 'attn')")
-        super().__init__(
-            GPSLayer(
-                channels, conv(number) if callable(conv) else conv, attn(number) if callable(attn) else attn, **settings
-            )
-            for number in range(num_layers)
-        )
+        super().__init__()
+        given = settings.pop("attn_kwargs", None) or {}
+        for number in range(num_layers):
+            local = conv(number) if callable(conv) else conv
+            attends = attn(number) if callable(attn) else attn
+            own = {"seed": number} if takes_seed(attn) else {}
+            self.append(GPSLayer(channels, local, attends, attn_kwargs=own | given, **settings))
         self.channels, self.checkpoint = channels, checkpoint
         first: dict[Any, Any] = {}
         seen: set[Any] = set()

@@ -45,8 +45,7 @@ def as_attention(
     if isinstance(attn, Mask):
         raise ValueError(_is_mask(attn, type(attn).__name__, channels, heads))
     if isinstance(attn, str):
-        lower = {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}
-        found = EVERY_ATTENTION.get(attn) or lower.get(attn.lower())
+        found = _attention_class(attn)
         masks = {text.lower(): cls.__name__ for key, cls in MASK.items() for text in (key, cls.__name__)}
         if found is None and attn.lower() in masks:
             raise ValueError(_is_mask(attn, masks[attn.lower()], channels, heads))
@@ -60,6 +59,17 @@ def as_attention(
     if isinstance(attn, DENSE):
         return DenseAttention(channels, attn)
     return ConvAttention(channels, attn) if isinstance(attn, MessagePassing) else attn
+
+
+def _attention_class(name: str) -> Any:
+    """The class of that name, in upper or lower case; None if there is none."""
+    lower = {key.lower(): cls for key, cls in EVERY_ATTENTION.items()}
+    return EVERY_ATTENTION.get(name) or lower.get(name.lower())
+
+
+def takes_seed(attn: Any) -> bool:
+    """Whether ``attn`` is the name of an attention that draws with a ``seed``."""
+    return isinstance(attn, str) and "seed" in signature(_attention_class(attn) or object).parameters
 
 
 def _is_mask(given: Any, name: str, channels: int, heads: int) -> str:

@@ -114,3 +114,10 @@ def test_layers_of_a_stack_share_what_stands_for_absent_edges():
     assert names == ["0.attn.absent_vector"]
     apart = nn.GPSStack(8, 3, attn=lambda _: nn.SANAttention(8, 2))
     assert len({id(layer.attn.absent_vector) for layer in apart}) == 3
+
+
+@pytest.mark.parametrize("seeds", [{}, {"seed": 7}])
+def test_layers_whose_attention_is_given_by_name_have_draws_of_their_own(seeds):
+    layers = nn.GPSStack(8, 2, attn="performer", heads=2, attn_kwargs={"num_features": 16, **seeds})
+    first, second = (layer.attentions[0].feature_map.projection for layer in layers)
+    assert torch.equal(first, second) == ("seed" in seeds)
