@@ -1,6 +1,7 @@
 """Writing files and making folders."""
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,10 @@ def output_path(path: str | Path, what: str = "a file") -> Path:
     """The path that ``--out`` gives, with ``~`` expanded.
 
     Raises:
-        RunError: If it is empty, or is a folder and not a file.
+        RunError: If it is empty, or is a folder (also one that does not exist, such as ``new/``) and not a file.
     """
-    if str(path) == "" or (what == "a file" and Path(path).expanduser().is_dir()):
+    is_folder = str(path).endswith(("/", os.sep)) or Path(path).expanduser().is_dir()
+    if str(path) == "" or (what == "a file" and is_folder):
         raise RunError(f"--out must name {what} (got {str(path)!r})")
     return Path(path).expanduser()
 

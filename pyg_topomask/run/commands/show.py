@@ -40,6 +40,9 @@ _HOPS = {"0": (0, 1), "1": (1, 2), "2": (2, 3), "3–4": (3, 5), "5–8": (5, 9)
 """Columns of the table, with their places among the shares."""
 
 
+_READERS = {"head": ("attention", "mask", "walks"), "node": ("attention", "mask")}
+"""The kinds that read an option; all kinds read the others."""
+
 _WALK_COLUMNS = {
     "error": "rms error",
     "quantile": "e",
@@ -142,13 +145,16 @@ class View:
 def main(arguments: Namespace, overrides: Sequence[str]) -> None:
     """Run the command."""
     names = ("config", "graph", "layer", "head", "node", "checkpoint")
-    place = {name: getattr(arguments, name) for name in names} | {"overrides": overrides}
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    for name, kinds in _READERS.items():
+        if name in given and arguments.kind not in kinds:
+            raise RunError(f"show {arguments.kind} does not read --{name} (got {given[name]}); leave it out")
     if arguments.out is not None and arguments.kind not in PICTURES:
         raise RunError(f"show {arguments.kind} prints a table and draws nothing; leave out --out")
     out = None if arguments.out is None else output_path(arguments.out)
     if out is None and arguments.kind not in TABLES:
         raise RunError(f"show {arguments.kind} needs --out FILE, the picture to write")
-    view = load_view(whole_batch=arguments.kind in TABLES, **place)
+    view = load_view(whole_batch=arguments.kind in TABLES, overrides=overrides, **given)
     if arguments.kind in TABLES:
         standard_output().print(TABLES[arguments.kind](view))
     if out is not None:
