@@ -37,6 +37,7 @@ REFUSED = [
     ("check gt.layers=2", "needs a config file"),
     ("list convolution", r"Did you mean 'convolutions'\?"),
     ("predict run --out .", r"--out must name a file \(got '\.'\)"),
+    ("predict run --out FOLDER/new/", r"--out must name a file \(got '.*new/'\)"),
     ("show reach CONFIG --node 3", r"show reach does not read --node \(got 3\); leave it out"),
     ("show path CONFIG --head 0", r"show path does not read --head \(got 0\)"),
     ("show walks CONFIG --node 0", r"show walks does not read --node"),
