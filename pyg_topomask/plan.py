@@ -226,17 +226,32 @@ def unplanned() -> AbstractContextManager[None]:
     return _meanwhile("active", None)
 
 
-def once(name: str, find: Callable[[], Any], forgets: Callable[[Any], bool] = lambda result: False) -> Any:
+def once(
+    name: str,
+    find: Callable[[], Any],
+    forgets: Callable[[Any], bool] = lambda result: False,
+    dtype: torch.dtype | None = None,
+) -> Any:
     """The result of a function: kept in the plan that is being made, or read from the plan of this run.
 
     What the function calls is not kept by itself. A name without a dot is that of a choice, which a plan takes from the
     earlier plan that it is ``like``. If it ``forgets`` by its result, objects of the plan lose the properties that were
     found for it, so that plans of different batches have the same tensors.
+
+    Raises:
+        TypeError: If the result has a ``dtype``, and the plan has it in another one alone.
     """
     active = _state.active
     if active is None:
         return find()
+    name, function = name if dtype is None else f"{name} {dtype}", name
     if not active.makes:
+        others = [key for key in active.plan.kept if key.startswith(f"{function} ")]
+        if others and name not in active.plan.kept:
+            raise TypeError(
+                f"the plan was made for {others[0].rpartition(' ')[2]}, but the module now has {dtype}: make a new "
+                "one by module.plan(…)"
+            )
         results, number = active.plan.kept.get(name, []), active.taken.get(name, 0)
         active.taken[name] = number + 1
         return results[number] if number < len(results) else find()

@@ -76,7 +76,8 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
     @wraps(function)
     def call(*args: Any) -> Result:
         if plans.planned() and not traced:
-            return plans.once(name, lambda: found(*args))
+            dtypes = [arg for arg in args if isinstance(arg, torch.dtype)]
+            return plans.once(name, lambda: found(*args), dtype=dtypes[0] if dtypes else None)
         return found(*args)
 
     def found(*args: Any) -> Result:

@@ -290,6 +290,23 @@ def test_refusals(build, message):
         build(attn, next(batches_for(attn)))
 
 
+@pytest.mark.parametrize("name", ["GKAT kernel=softmax", "rwgnk, relu", "power_series, softmax"])
+def test_a_plan_with_numbers_of_another_dtype_is_refused(name):
+    attn = attention(name)
+    batch = next(batches_for(attn))
+    plan = attn.plan(batch)
+    with pytest.raises(TypeError, match=r"plan was made for torch\.float32, but the module now has torch\.float64"):
+        attn.double()(batch.x, plan=plan)
+
+
+@pytest.mark.parametrize("name", ["KMIP k=3", "degree, softmax", "forest, relu"])
+def test_a_plan_without_such_numbers_serves_every_dtype(name):
+    attn = attention(name)
+    batch = next(batches_for(attn))
+    plan = attn.plan(batch)
+    torch.testing.assert_close(attn.double()(batch.x, plan=plan), attn(batch.x, batch.batch, batch))
+
+
 @pytest.mark.filterwarnings("ignore:SAGEConv takes no 'edge_weight'")
 def test_convolutions_without_edge_weights_run_with_a_plan():
     model = model_of(lambda: nn.MaskedAttention(8, 2, mask=nn.PowerSeriesMask()), conv=SAGEConv).double().eval()
