@@ -72,7 +72,8 @@ class GPSLayer(Explained, Resettable):
             :math:`X' = X + \mathrm{MPNN}(\mathrm{Norm}(X)) + \mathrm{Attn}(\mathrm{Norm}(X))` and
             :math:`X_{out} = X' + \mathrm{MLP}(\mathrm{Norm}(X'))`, with dropout of each update. The output is not
             normalised, so a stack needs a norm after its last layer.
-        heads: Number of heads of attentions that are given by name. A module with another number is refused.
+        heads: Number of heads of attentions that are given by name. A module with another number is refused. A
+            convolution with several heads is given as a module, such as ``GATConv(64, 16, heads=4)``.
         attn_kwargs: Their further arguments, which are copied for each place, such as a ``mask``.
         norm_kwargs, act_kwargs: Further arguments of norms and of the activation that are given by name.
 
@@ -80,7 +81,7 @@ class GPSLayer(Explained, Resettable):
         TypeError: If a branch is neither a module nor a name, or a convolution of that name needs more than widths.
         ValueError: If a branch has another width, both branches are :obj:`None`, or missing without ``feed_forward``, a
             name is unknown, ``dropout`` is not in [0, 1], with ``pre_norm`` a convolution adds its input itself, or
-            ``heads`` or further arguments are given for a module, which has its own.
+            ``heads`` or further arguments are given for a module, which has its own, or without ``attn``.
     """
 
     def __init__(
@@ -101,6 +102,11 @@ class GPSLayer(Explained, Resettable):
         super().__init__()
         if conv is None and attn is None:
             raise ValueError("a GPSLayer needs 'conv' or 'attn' (both are None); conv=[] is a layer without branches")
+        if attn is None and (attn_kwargs or heads != 1):
+            raise ValueError(
+                "'heads' and 'attn_kwargs' are for attentions given by name (got None as 'attn'); a convolution with "
+                "several heads is given as a module, such as GATConv"
+            )
         self.channels = channels
         self.conv = _branches(conv, lambda part: as_conv(part, channels))
         self.attn = _branches(attn, lambda part: as_attention(part, channels, heads, attn_kwargs))

@@ -70,15 +70,14 @@ class GPSStack(Explained, Resettable, ModuleList):
                     f"'{name}' must be a name or a function of the layer's number that returns a module, "
                     f"such as lambda layer: {examples[name]} (got {part!r})"
                 )
-        if attn is None and (settings.get("attn_kwargs") or settings.get("heads", 1) != 1):
-            raise ValueError("'heads' and 'attn_kwargs' are for attentions given by name (got None as 'attn')")
         super().__init__()
-        given = settings.pop("attn_kwargs", None) or {}
+        heads, given = settings.pop("heads", 1), settings.pop("attn_kwargs", None) or {}
         for number in range(num_layers):
             local = conv(number) if callable(conv) else conv
             attends = attn(number) if callable(attn) else attn
             own = {"seed": number} if takes_seed(attn) else {}
-            self.append(GPSLayer(channels, local, attends, attn_kwargs=own | given, **settings))
+            named = {} if attends is None and attn is not None else {"heads": heads, "attn_kwargs": own | given}
+            self.append(GPSLayer(channels, local, attends, **named, **settings))
         self.channels, self.checkpoint = channels, checkpoint
         first: dict[Any, Any] = {}
         seen: set[Any] = set()

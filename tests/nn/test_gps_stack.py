@@ -121,3 +121,9 @@ def test_layers_whose_attention_is_given_by_name_have_draws_of_their_own(seeds):
     layers = nn.GPSStack(8, 2, attn="performer", heads=2, attn_kwargs={"num_features": 16, **seeds})
     first, second = (layer.attentions[0].feature_map.projection for layer in layers)
     assert torch.equal(first, second) == ("seed" in seeds)
+
+
+def test_heads_are_for_the_layers_that_have_an_attention():
+    layers = nn.GPSStack(8, 2, "gcn", lambda layer: "kmip" if layer else None, heads=2)
+    assert layers[0].attn is None
+    assert layers[1].attn.heads == 2

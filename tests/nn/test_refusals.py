@@ -172,6 +172,7 @@ LAYERS = [
     (lambda: GPSLayer(8, "GatedGraphConv"), TypeError, "GatedGraphConv needs more .*'num_layers'"),
     (lambda: GPSLayer(8, GATConv(8, 8))(X, EDGES, edge_attr=X), TypeError, "takes 'edge_attr'.* as GATConv.*edge_dim="),
     (lambda: GPSStack(8, 1, "gat", heads=2), ValueError, r"'heads' and .*by name \(got None as 'attn'\)"),
+    (lambda: GPSLayer(8, "gat", heads=2), ValueError, r"got None as 'attn'\); a convolution with .* such as GATConv"),
     (lambda: GPSLayer(7, attn=MaskedAttention(9)), ValueError, "MaskedAttention takes 9 channels.* layer has 7"),
     (lambda: GPSLayer(7, GCNConv(7, 9)), ValueError, "GCNConv returns 9 channels, but the layer has 7"),
     (lambda: GPSLayer(8, GATConv(8, 8, 2)), ValueError, "GATConv returns 16 channels, but the layer has 8"),
