@@ -19,7 +19,7 @@ from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.files import make_folder, output_path, write_json
 from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import layers_text, summarize
-from pyg_topomask.run.output.results import differences, read_result, read_results
+from pyg_topomask.run.output.results import differences, has_begun, read_result, read_results
 from pyg_topomask.run.seed_run import SeedRun
 from pyg_topomask.run.training.settings import Training
 from pyg_topomask.run.training.trainer import device_problems
@@ -184,9 +184,11 @@ class Experiment:
             raise RunError(f"{path} is damaged ({error})") from None
 
     def _refuse_others(self, folder: Path) -> None:
-        """Refuse a folder that has runs of another experiment."""
+        """Refuse a folder that has runs of another experiment; a seed that failed in its first epoch is none."""
         new = self._description()
         for path in sorted(folder.glob(f"*/{self.record}")):
+            if not (has_begun(path.parent) or (is_main() and _is_being_written(path.parent))):
+                continue
             try:
                 old = self._recorded(path)
             except RunError as error:
@@ -206,6 +208,14 @@ def _made(given: Made, seed: int, count: int) -> list[Any]:
     if count > 1 and not callable(given) and not all(map(callable, items)):
         raise RunError(f"{count} runs cannot share loggers or callbacks: give functions of the seed that make them")
     return [item(seed) if callable(item) else item for item in items]
+
+
+def _is_being_written(folder: Path) -> bool:
+    try:
+        with locked(folder, wait=False):
+            return False
+    except BlockingIOError:
+        return True
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import torch
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.graphgps.config.load import load
+from pyg_topomask.run.graphgps.saved import write_config
 from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
 from tests.test_cache import HOLDER
@@ -38,6 +40,15 @@ def test_a_checkpoint_contains_the_step_of_a_schedule_by_the_loss(tiny, tmp_path
     run_config(tiny, tmp_path, overrides=[f"optim.scheduler={scheduler}", f"train.eval_period={eval_period}"])
     (schedule,) = torch.load(tmp_path / "config" / "0" / "last.ckpt", weights_only=False)["lr_schedulers"]
     assert schedule["last_epoch"] == 4 // eval_period  # evaluations
+
+
+def test_a_seed_that_failed_in_its_first_epoch_may_get_other_settings(tiny, tmp_path, monkeypatch):
+    for epoch, rate in ((0, 9), (1, 0.01)):
+        with interrupted(monkeypatch, epoch):
+            run_config(tiny, tmp_path, overrides=[f"optim.base_lr={rate}"])
+    assert "base_lr: 0.01\n" in (tmp_path / "config" / "0" / "config.yaml").read_text()
+    with pytest.raises(RunError, match=r"optim.base_lr is 0.01 there and 9.0 here"):
+        run_config(tiny, tmp_path, overrides=["optim.base_lr=9"])
 
 
 def test_finished_seeds_are_kept_and_more_can_be_added(tiny, run, tmp_path, capsys):
@@ -110,6 +121,10 @@ def test_a_second_run_of_a_seed_that_is_being_written_is_refused(tiny, tmp_path)
         with pytest.raises(RunError, match=f"^another process is writing {seed}; wait until .* --out or name_tag$"):
             run_config(tiny, tmp_path)
         assert not seed.exists()
+        seed.mkdir()
+        write_config(seed / "config.yaml", load(tiny, ["gt.layers=2"]).config)
+        with pytest.raises(RunError, match="is a run of another experiment"):  # in its first epoch
+            run_config(tiny, tmp_path, overrides=["seed=1"])
         holder.kill()
     wanted = run_config(tiny, tmp_path)["metrics"]  # a killed process leaves no lock
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(seed)], stdout=subprocess.PIPE) as holder:

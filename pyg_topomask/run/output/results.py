@@ -62,6 +62,11 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         raise RunError(f"{path} is damaged ({reason}); delete it to run that seed again") from None
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether a seed has a result, a checkpoint, or the metrics of an epoch."""
+    return any((folder / name).exists() for name in ("result.json", "best.ckpt", "last.ckpt", "metrics.csv"))
+
+
 def unfinished_note(folder: Path) -> str:
     """The note for readers of a seed's weights if its training has not finished; empty if it has."""
     is_training = any((folder / name).exists() for name in ("last.ckpt", "metrics.csv"))
