@@ -113,7 +113,8 @@ class AddRandomWalks(JoinedTransform):
         """The checked settings of the walkers. Raises TypeError and ValueError."""
         corrected = self._diagonal == "corrected"
         size = (self.num_walks + 1) // 2 if self.scheme == "repelling" and corrected else None
-        halting = self.halt_prob, self.scheme, size, self.lengths, self.importance, self.transition is not None
+        halt_prob = 0.0 if self.lengths is not None and self.halt_prob == 0.5 else self.halt_prob  # 0.5 by default
+        halting = halt_prob, self.scheme, size, self.lengths, self.importance, self.transition is not None
         walkers = walk_settings(self.num_walks, self.max_length, *halting)
         if walkers.max_length >= 2**15:
             raise ValueError(f"'max_length' must be below {2**15}, for 16-bit tables (got {self.max_length})")

@@ -32,7 +32,6 @@ from torch_geometric.utils import barabasi_albert_graph, grid, remove_self_loops
 
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.ops.hops import hop_pairs
-from pyg_topomask.ops.walks.settings import walk_settings
 from pyg_topomask.run.output.progress import error_output
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -97,8 +96,8 @@ def errors_by_distance(data: Data, pairs: float, walk: dict[str, Any], draws: in
     stitch, length = int(max(pairs, 1)), int(HOPS / (2 * pairs))
     f = [comb(length, hops) / 2**length for hops in range(length + 1)]
     mask = GRFMask(max_length=length, symmetric=symmetric, stitch=stitch, initial=f)
-    halting = {"halt_prob": 0.5} | {key: value for key, value in walk.items() if key != "scheme"}
-    hops_of_walk = sum(walk_settings(1, length, **halting).tail[1:])
+    halting = {key: value for key, value in walk.items() if key != "scheme"}
+    hops_of_walk = sum(AddRandomWalks(1, length, **halting).settings.tail[1:])
     walks = max(1, round(STEPS / (2 * pairs * hops_of_walk)))
     transform = AddRandomWalks(walks, length, independent=symmetric, seed=0, num_tables=stitch, **walk)
     exact = torch.linalg.matrix_power((torch.eye(size).double() + normalized(data)) / 2, HOPS)

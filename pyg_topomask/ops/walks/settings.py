@@ -10,8 +10,6 @@ SCHEMES = ("iid", "antithetic", "repelling")
 Lengths = Sequence[float] | str | None
 """Distribution of the lengths of walks: the probability of each one, or a name; :obj:`None`: constant halting."""
 
-_DEFAULT_HALTING = (0.0, 0.5)  # of `sample_walks` and `AddRandomWalks`
-
 
 class WalkSettings(NamedTuple):
     """Checked settings of random walks, see `pyg_topomask.ops.walks.sample.sample_walks`."""
@@ -81,7 +79,7 @@ def walk_settings(
     max_length = check_integer("max_length", max_length, 0, "it counts hops")
     if not 0.0 <= halt_prob < 1.0:
         raise ValueError(f"'halt_prob' is a per-step probability in [0, 1) (got {halt_prob})")
-    if lengths is not None and halt_prob not in _DEFAULT_HALTING:
+    if lengths is not None and halt_prob != 0:
         raise ValueError(f"'lengths' replaces 'halt_prob'; pass only one of them (got {lengths} and {halt_prob})")
     check_choice("scheme", scheme, SCHEMES)
     if block_size is not None and scheme != "repelling":

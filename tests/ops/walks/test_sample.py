@@ -290,7 +290,7 @@ TRANSITION = r"one floating-point number per edge, \[6\]"
         ({"lengths": [0.5, 0.5]}, ValueError, r"0, 1, … 'max_length' = 2 hops.*\(got \[0.5, 0.5\]\)"),
         ({"lengths": [0.5, 0.1, 0.5]}, ValueError, "they add up to 1"),
         ({"lengths": [0.5, 0.5, 0.0]}, ValueError, "some walks must be that long"),
-        ({"lengths": "uniform", "halt_prob": 0.1}, ValueError, r"pass only one of them \(got uniform and 0.1\)"),
+        ({"lengths": "uniform", "halt_prob": 0.5}, ValueError, r"pass only one of them \(got uniform and 0.5\)"),
         ({"scheme": "levy"}, ValueError, "one of iid, antithetic, repelling.*got 'levy'"),
         ({"scheme": "antithetic", "block_size": 4}, ValueError, "'block_size' is for scheme='repelling'.*got 4"),
         ({"scheme": "repelling", "block_size": 0}, ValueError, "'block_size' must be at least 1"),
