@@ -53,7 +53,8 @@ class AddRandomWalks(JoinedTransform):
             the variance of its features.
         seed: The walks depend only on (seed, epoch, graph), for any number of loader workers. With :obj:`None`, every
             call draws from torch's default generator.
-        name: Prefix of the attributes, so that one graph can have walks of two settings.
+        name: Prefix of the attributes, so that one graph can have walks of two settings. It does not end in ``_key`` or
+            ``_table1``, as the names of further tables do.
         transition: Name of an edge attribute ``[E]``, ≥ 0. Among the edges of a node, the probability of a step is
             proportional to it, as in dynamic GKAT (:func:`~pyg_topomask.nn.redraw_walks` sets it). Steps are uniform by
             default, and on a graph without the attribute.
@@ -99,6 +100,8 @@ class AddRandomWalks(JoinedTransform):
     ) -> None:
         seed = None if seed is None else check_integer("seed", seed)
         check_name(name)
+        if re.search(r"_(key|table\d+)$", name):
+            raise ValueError(f"'name' must not end in '_key' or '_table1', as further tables do (got {name!r})")
         relation_of(edge_type)
         self.num_walks, self.max_length, self.halt_prob = num_walks, max_length, halt_prob
         self.scheme, self.lengths = scheme, lengths

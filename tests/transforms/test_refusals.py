@@ -66,6 +66,8 @@ REFUSED = [
     (lambda: AddRandomWalks(halt_prob=0.3, lengths="uniform"), ValueError, "'lengths' replaces 'halt_prob'"),
     (lambda: AddRandomWalks(scheme="levy"), ValueError, "got 'levy'"),
     (lambda: AddRandomWalks(name="my walk"), ValueError, "identifier"),
+    (lambda: AddRandomWalks(name="walk_key"), ValueError, r"must not end in '_key' .*\(got 'walk_key'\)"),
+    (lambda: AddRandomWalks(name="walk_table2"), ValueError, r"must not end in .* '_table1'.*\(got 'walk_table2'\)"),
     (lambda: AddRandomWalks(num_tables=0), ValueError, "'num_tables' must be at least 1"),
     (lambda: AddRandomWalks(1, diagonal="corrected"), ValueError, "needs walkers.*independent of each other"),
     (lambda: AddRandomWalks(diagonal="both"), ValueError, "'diagonal' must be one of independent, corrected, shared"),
