@@ -97,7 +97,8 @@ def _gine(channels: int, act: str, stable: bool, alone: bool, **_: Any) -> Modul
     return StableGINEConv(mlp, channels) if stable else GINEConv(mlp)
 
 
-def _gated_gcn(channels: int, dropout: float, act: str, stable: bool, last: bool, **_: Any) -> Module:
+def _gated_gcn(channels: int, dropout: float, act: str, stable: bool, last: bool, alone: bool, **_: Any) -> Module:
+    act = "relu" if alone else act  # as in GraphGPS
     return GatedGCN(channels, dropout, act, equivariant_stable=stable, update_edges=not last)
 
 

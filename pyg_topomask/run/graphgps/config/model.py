@@ -182,7 +182,7 @@ class GNNConfig(Section):
     dim_inner: Width | None = None
     """Width of the model, which GraphGPS gives twice; it must equal `gt.dim_hidden`."""
     act: Annotated[Literal["relu", "gelu", "elu", "selu", "silu", "tanh", "prelu"], spelled(swish="silu")] = "relu"
-    """Activation."""
+    """Activation. GatedGCN in custom_gnn has ReLU for any value, as in GraphGPS."""
     batchnorm: bool = True
     """BatchNorm in the layers of `layers_pre_mp`. Read if there are layers between the encoders and the GraphGPS
     layers, gnn.layers_pre_mp."""

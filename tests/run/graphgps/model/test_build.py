@@ -145,6 +145,15 @@ def test_custom_gnn_is_message_passing_alone(name, channels, parameters):
         torch.testing.assert_close(out[0], layer.conv(x, edge_index, edge_attr)[0])
 
 
+def test_gated_gcn_in_custom_gnn_has_relu_and_the_head_the_activation_of_the_config():
+    config = load(CONFIGS / "none" / "peptides-func-published.yaml").config
+    model = build_model(config, 9, 10, 3, "graph")
+    named = {str(module) for module in model.layers.modules() if "LU" in type(module).__name__}
+    assert config.gnn.act == "gelu"
+    assert named == {"ReLU()"}
+    assert [type(module) for module in model.head.modules() if "LU" in type(module).__name__] == [torch.nn.GELU] * 2
+
+
 @pytest.mark.parametrize(
     ("name", "task", "published"), [("peptides-functional", "graph", 493), ("PCQM4Mv2Contact-shuffle", "edge", 499)]
 )
