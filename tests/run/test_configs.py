@@ -26,6 +26,15 @@ def test_every_attention_and_mask_has_a_config():
     assert named | {"grf", "rwgnk"} == set(MASK)  # these are in the configs of GRF and GKAT
 
 
+def test_exphormers_own_settings_drop_no_weights_and_do_not_normalise_the_encoder():
+    configs = {path.stem: load(path).config for path in (CONFIGS / "exphormer").glob("*.yaml")}
+    own = {name: config for name, config in configs.items() if config.model.type == "MultiModel"}
+    assert len(own) == 11
+    assert {config.gt.attn_dropout for config in own.values()} == {0}
+    normalised = {name for name, config in own.items() if config.dataset.node_encoder_bn is not False}
+    assert normalised == {"malnet-tiny", "ogbn-arxiv"}  # the second has no encoder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [*ATTENTIONS, *MASKS], ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_run_of_it_on_small_graphs_and_the_picture_of_its_mask(path, tmp_path):
