@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -57,7 +58,8 @@ class AddRandomWalks(JoinedTransform):
             ``_table1``, as the names of further tables do.
         transition: Name of an edge attribute ``[E]``, ≥ 0. Among the edges of a node, the probability of a step is
             proportional to it, as in dynamic GKAT (:func:`~pyg_topomask.nn.redraw_walks` sets it). Steps are uniform by
-            default, and on a graph without the attribute.
+            default, and on a graph without the attribute, as in the first epoch of dynamic GKAT; a graph that has one
+            of nearly that name is refused.
         diagonal: ``"independent"`` is ``independent=True``. ``"corrected"`` samples one table, with coefficients of the
             diagonal that omit products of coupled walkers, so that the diagonal is unbiased (repelling walkers then
             form two blocks). ``"shared"`` is ``independent=False``. With :obj:`None`, ``independent`` decides.
@@ -72,7 +74,8 @@ class AddRandomWalks(JoinedTransform):
             :obj:`None`. Give each relation a ``name`` of its own.
 
     Raises:
-        ValueError: If a setting or the graph is out of range, or ``transition`` is given to repelling walkers.
+        ValueError: If a setting or the graph is out of range, or ``transition`` is given to repelling walkers or is
+            nearly the name of an attribute.
         TypeError: If the graph is a ``HeteroData``, its edges are not integers, or a count or seed is not an integer.
     """
 
@@ -145,9 +148,7 @@ class AddRandomWalks(JoinedTransform):
         graphs = [with_relation(graph, relation) for graph in graphs]
         joined = join_edges(graphs)
         ptr, draws = joined.ptr, draw_seeds(len(graphs)) if self.seed is None else (self.seed, int(self._epoch))
-        weight = None
-        if self.transition is not None and any(self.transition in graph for graph in graphs):
-            weight = _transitions(graphs, self.transition, joined.edge_index.device)
+        weight = None if self.transition is None else _transitions(graphs, self.transition, joined.edge_index.device)
         prepared = compiled.normalized_graph(*joined, draws, settings) if weight is None else None
         graph, stream = prepared or _normalized_graph(joined, draws, settings, weight)
         nodes = torch.arange(stream.numel(), device=stream.device)
@@ -223,12 +224,19 @@ def _normalized_graph(
     return walk_graph(csr, settings, steps), start_stream(local, seeds.to(ptr.device)[graph_of_node])
 
 
-def _transitions(graphs: Sequence[Data], name: str, device: torch.device) -> Tensor:
-    """The edge attribute that steps follow, ``[E]``, on a device; one on graphs without it.
+def _transitions(graphs: Sequence[Data], name: str, device: torch.device) -> Tensor | None:
+    """The edge attribute that steps follow, ``[E]``, on a device; one on graphs without it, None if all are.
 
     Raises:
-        ValueError: If it is not one floating-point number per edge.
+        ValueError: If it is not one floating-point number per edge, or a graph lacks it but has nearly that name.
     """
+    for graph in graphs:
+        known = (key for key, x in graph.to_dict().items() if getattr(x, "shape", ()) == (graph.num_edges,))
+        near = [] if name in graph else get_close_matches(name, known, 1, 0.8)
+        if near:
+            raise ValueError(f"the graph has no {name!r} for 'transition': did you mean {near[0]!r}?")
+    if not any(name in graph for graph in graphs):
+        return None
     given = [graph[name] if name in graph else torch.ones(graph.num_edges) for graph in graphs]
     for graph, transition in zip(graphs, given):
         check_transition(transition, graph.num_edges)

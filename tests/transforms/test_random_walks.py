@@ -125,6 +125,14 @@ def test_a_wrong_transition_is_refused_alone_and_in_a_list(wrong, alone):
         AddRandomWalks(transition="step", seed=0)(graphs[0] if alone else graphs)
 
 
+def test_a_misspelt_transition_is_refused_and_one_that_is_yet_to_come_is_uniform():
+    graph = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2, edge_attr=torch.ones(2, 3), step=torch.ones(2))
+    with pytest.raises(ValueError, match=r"the graph has no 'stepp' for 'transition': did you mean 'step'\?"):
+        AddRandomWalks(transition="stepp")(graph)
+    follow, uniform = AddRandomWalks(transition="edge_attn", seed=0), AddRandomWalks(seed=0)
+    assert torch.equal(follow(graph).walk_load, uniform(graph).walk_load)
+
+
 def test_repelling_walkers_take_no_transition():
     with pytest.raises(ValueError, match="takes uniform steps"):
         AddRandomWalks(scheme="repelling", transition="step")
