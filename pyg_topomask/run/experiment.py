@@ -69,6 +69,8 @@ class Experiment:
 
     record: ClassVar[str] = "experiment.json"
     """The file of a seed that describes the experiment."""
+    other_record: ClassVar[str] = "config.yaml"
+    """That of an experiment which was read from a config."""
 
     @storage_errors()
     def run(
@@ -185,6 +187,10 @@ class Experiment:
 
     def _refuse_others(self, folder: Path) -> None:
         """Refuse a folder that has runs of another experiment; a seed that failed in its first epoch is none."""
+        kept = "nothing was overwritten. Choose another name (in configs, a name_tag) or another folder (--out)"
+        for path in folder.glob(f"*/{self.other_record}"):
+            kinds = "a config writes config.yaml, and an Experiment in Python experiment.json"
+            raise RunError(f"{path} is of a run of the other kind ({kinds}): {kept}")
         new = self._description()
         for path in sorted(folder.glob(f"*/{self.record}")):
             if not (has_begun(path.parent) or (is_main() and _is_being_written(path.parent))):
@@ -195,10 +201,7 @@ class Experiment:
                 raise RunError(f"{error}; choose another folder (--out)") from None
             if found := differences(new, old):
                 more = f", and {len(found) - 3} more" if len(found) > 3 else ""
-                raise RunError(
-                    f"{path.parent} is a run of another experiment ({'; '.join(found[:3])}{more}): nothing was "
-                    "overwritten. Choose another name (in configs, a name_tag) or another folder (--out)"
-                )
+                raise RunError(f"{path.parent} is a run of another experiment ({'; '.join(found[:3])}{more}): {kept}")
 
 
 def _made(given: Made, seed: int, count: int) -> list[Any]:

@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn import GPSModel, GRFAttention
 from pyg_topomask.run import Experiment, RunError, Serving, Source, Split, Task, Training, run_config
+from pyg_topomask.run.cli import main
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.graphgps import read
 from pyg_topomask.run.training.checkpoint import model_weights
@@ -107,6 +108,18 @@ def test_another_experiment_does_not_get_into_the_same_folder(tmp_path):
     data = replace(experiment().data, serving=Serving(batch_size=4, redraw=1))
     with pytest.raises(RunError, match=r"serving\.batch_size is 8 there and 4 here"):
         experiment(data=data, settings={"width": 8}).run(tmp_path)
+
+
+def test_runs_of_configs_and_of_experiments_are_not_mixed(tiny, run, tmp_path, capsys):
+    made, own = experiment(name="config"), tmp_path / "own"
+    with pytest.raises(RunError, match=r"config\.yaml is of a run of the other kind .*: nothing was overwritten\. "):
+        made.run(tmp_path)
+    made.run(own)
+    with pytest.raises(RunError, match=r"experiment\.json is of a run of the other kind"):
+        run_config(tiny, own)
+    for command in ("compare", "predict", "report"):
+        assert main([command, str(own / "config")]) == 1
+        assert f"{own / 'config' / '0'} is a run of an Experiment in Python, and" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["three sets", "masks"])

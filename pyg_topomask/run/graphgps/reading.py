@@ -48,7 +48,7 @@ class ConfigExperiment(Experiment):
     wandb: Mapping[str, str] | None = None
     is_as_read: bool = field(default=False, init=False)  # false in what dataclasses.replace makes
 
-    record = "config.yaml"
+    record, other_record = "config.yaml", Experiment.record
 
     @property
     def config(self) -> Config:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from torch.nn import Module
 
 from pyg_topomask.run.errors import ConfigError, RunError
+from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.files import write_text
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.load import read_yaml
@@ -35,8 +36,15 @@ def read_config(path: Path) -> Config:
     """The resolved config of a run.
 
     Raises:
-        RunError: If the file is missing, damaged or from another version.
+        RunError: If the file is missing, damaged or from another version, or the run is not of a config.
     """
+    folder = path.parent
+    if not path.exists() and (folder / Experiment.record).exists():
+        raise RunError(
+            f"{folder} is a run of an Experiment in Python, and only runs of configs can be read here. Its metrics are "
+            f"in {folder / 'result.json'}, and its weights in {folder / BEST}: torch.load(…)['state_dict'], with "
+            "'model.' before their names"
+        )
     try:
         return Config.model_validate(read_yaml(path)[0])
     except ConfigError as error:
