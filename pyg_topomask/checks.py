@@ -71,7 +71,10 @@ def check_keywords(make: Callable[..., Any], name: str, given: Iterable[str]) ->
 
 
 def check_dtype(module: Module, x: Tensor, name: str = "x") -> None:
-    """Refuse a ``x`` in a dtype that no parameter of a module has, outside of autocast. Raises TypeError."""
+    """Refuse an ``x`` that is no tensor or, outside of autocast, of a dtype that no parameter has. Raises TypeError."""
+    if not isinstance(x, Tensor):
+        given = type(x).__name__
+        raise TypeError(f"{name!r} must be a tensor (got {given}); for HeteroData, call to_homogeneous() first")
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
         return
     dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())

@@ -198,7 +198,7 @@ class GPSLayer(Explained, Resettable):
             ``x``, or ``(x, edge_attr)`` if the convolution updates edges. With a carry, ``(that, carry)``.
 
         Raises:
-            TypeError: If no convolution accepts an argument, or ``x`` has another dtype than the parameters.
+            TypeError: If no convolution accepts an argument, or ``x`` is no tensor of the parameters' dtype.
             ValueError: If the graph has not one weight for each edge, or only the plan has weights.
         """
         check_dtype(self, x)

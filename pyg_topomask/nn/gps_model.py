@@ -143,12 +143,13 @@ class GPSModel(Shareable, GPSNetwork):
 
         Raises:
             TypeError: If ``batch`` is no tensor, ``edge_index`` is none in a model with a graph token, no convolution
-                accepts an argument, features have another dtype than the parameters, or ``graph`` is a ``HeteroData``.
+                accepts an argument, features are no tensor of the parameters' dtype, or ``graph`` is a ``HeteroData``.
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
             RuntimeError: If ``torch.export`` meets an attention that needs a plan, and there is none
                 (:func:`~pyg_topomask.nn.export_model` makes it).
         """
         check_homogeneous(graph)
+        check_dtype(self.node_encoder, x)
         if plan is not None:
             batch, graph = plan.batch, None
         elif graph is not None and not isinstance(graph, Data):
@@ -160,7 +161,6 @@ class GPSModel(Shareable, GPSNetwork):
         if batch is None and graph is not None:
             batch = graph.get("batch")
         with plans.read(plan):
-            check_dtype(self.node_encoder, x)
             conv_kwargs["edge_attr"] = self._encode_edges(edge_attr)
             x = self._run_layers(self.node_encoder(x), edge_index, batch, graph, plan, conv_kwargs)
             if self.pool in POOLS:
