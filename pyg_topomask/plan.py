@@ -246,13 +246,14 @@ def once(
         return find()
     name, function = name if dtype is None else f"{name} {dtype}", name
     if not active.makes:
-        others = [key for key in active.plan.kept if key.startswith(f"{function} ")]
-        if others and name not in active.plan.kept:
+        kept = active.plan.kept
+        others = [] if name in kept else [key for key in kept if key.startswith(f"{function} ")]
+        if others:
             raise TypeError(
                 f"the plan was made for {others[0].rpartition(' ')[2]}, but the module now has {dtype}: make a new "
                 "one by module.plan(…)"
             )
-        results, number = active.plan.kept.get(name, []), active.taken.get(name, 0)
+        results, number = kept.get(name, []), active.taken.get(name, 0)
         active.taken[name] = number + 1
         return results[number] if number < len(results) else find()
     results = active.plan.kept.setdefault(name, [])
