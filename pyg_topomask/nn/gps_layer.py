@@ -27,6 +27,7 @@ from pyg_topomask.nn.named import as_attention, as_conv
 from pyg_topomask.nn.norm import accepts, apply_norm, build_act, build_norm
 from pyg_topomask.nn.planning import kind_of, of_graph
 from pyg_topomask.nn.reset import Resettable
+from pyg_topomask.ops.csr import is_sparse
 from pyg_topomask.plan import Plan
 from pyg_topomask.typing import Adj
 
@@ -210,7 +211,7 @@ class GPSLayer(Explained, Resettable):
         if "edge_weight" not in conv_kwargs:
             weight = weight_of_edges(graph, edge_index, x.dtype)
             planned = None if plan is None else plan.given.get("edge_weight")
-            if weight is None and planned is not None and self.takes("edge_weight"):
+            if weight is None and planned is not None and self.takes("edge_weight") and not is_sparse(edge_index):
                 raise ValueError("the plan is of a graph with 'edge_weight': call with edge_weight=… as well")
             conv_kwargs["edge_weight"] = weight
         if batch is None and graph is not None:

@@ -15,7 +15,7 @@ from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import batch_of, check_homogeneous, requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken, among_tokens, check_tokens
 from pyg_topomask.nn.norm import apply_norm
-from pyg_topomask.nn.planning import as_learned, for_autograd, of_graph
+from pyg_topomask.nn.planning import as_learned, for_plan, of_graph
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.csr import is_sparse
@@ -126,7 +126,7 @@ class GPSNetwork(Explained, Resettable):
             ValueError: If an attribute is missing, or requires a gradient.
         """
         check_homogeneous(graph)
-        graph = for_autograd(graph)
+        graph = for_plan(graph)
         batch, channels = batch_of(graph), self.layers.channels
         given = of_graph(graph, batch, (), ("edge_attr",))
         encoded = {}  # what comes with each run, and may have a gradient

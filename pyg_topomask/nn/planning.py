@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn.graph_attributes import OF_TOKENS, with_attributes
 from pyg_topomask.ops.segment import check_batch, segments
+from pyg_topomask.transforms.graph_input import with_edge_index
 
 _OF_GRAPHS = ("edge_index", "edge_weight", "edge_type", "edge_attr", "ptr", "real_graphs", *OF_TOKENS)
 """Attributes of every graph that attentions and masks may read."""
@@ -36,8 +37,9 @@ def of_graph(graph: Data | None, batch: Tensor, requires: Iterable[str], moving:
     return {**given, "batch": batch, "ptr": ptr if fits else segments(batch).offsets.long()}
 
 
-def for_autograd(graph: Any) -> Any:
-    """The graph with copies of the tensors that were made in inference mode, which autograd refuses to save."""
+def for_plan(graph: Any) -> Any:
+    """The graph with a plain ``edge_index``, and copies of tensors of inference mode, which autograd does not save."""
+    graph = with_edge_index(graph)
     made = {name: x.clone() for name, x in graph.to_dict().items() if isinstance(x, Tensor) and x.is_inference()}
     return with_attributes(graph, **made) if made else graph
 

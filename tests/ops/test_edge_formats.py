@@ -72,6 +72,8 @@ def test_layers_and_transforms_take_every_format(name, store):
     both = Batch.from_data_list([other, other])
     edges = both.edge_index if store is EdgeIndex else both.adj_t
     torch.testing.assert_close(layer(both.x, edges, None, both)[:5], layer(data.x, plain.edge_index, None, plain))
+    model = nn.GPSModel(8, 8, 2, 1, lambda _: GCNConv(8, 8), lambda _: MODULES[name]()).eval()
+    torch.testing.assert_close(model(both.x, edges, plan=model.plan(both)), model(both.x, edges, graph=both))
 
 
 @pytest.mark.parametrize("store", [ToSparseTensor(), EdgeIndex])

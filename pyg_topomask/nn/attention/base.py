@@ -15,7 +15,7 @@ from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
 from pyg_topomask.nn.card import Described
 from pyg_topomask.nn.edge_probe import EdgeProbe, ending_explanations
 from pyg_topomask.nn.graph_attributes import PlannedGraph, batch_of, check_homogeneous, with_attributes
-from pyg_topomask.nn.planning import as_learned, for_autograd, of_graph
+from pyg_topomask.nn.planning import as_learned, for_plan, of_graph
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pairs_of_rows
 from pyg_topomask.ops.segment import check_batch
 from pyg_topomask.plan import Plan
@@ -218,7 +218,7 @@ class Attention(Described):
             raise ValueError("a plan needs 'graph', 'batch' or 'num_nodes' (all are None)")
         if batch is None:
             batch = batch_of(Data(num_nodes=num_nodes) if graph is None else graph, *self.parameters())
-        nodes = for_autograd(with_attributes(Data() if graph is None else graph, batch=batch, num_nodes=batch.numel()))
+        nodes = for_plan(with_attributes(Data() if graph is None else graph, batch=batch, num_nodes=batch.numel()))
         batch, graph = nodes["batch"], None if graph is None else nodes
         plan = Plan(of_graph(graph, batch, self.requires, self.moving))
         dtype = next(self.parameters(), torch.empty(0)).dtype

@@ -13,7 +13,7 @@ from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.card import Described
 from pyg_topomask.nn.graph_attributes import PlannedGraph, batch_of, read_attributes
-from pyg_topomask.nn.planning import as_learned, for_autograd, of_graph
+from pyg_topomask.nn.planning import as_learned, for_plan, of_graph
 from pyg_topomask.operators import DenseOperator, MaskOperator
 from pyg_topomask.plan import Plan
 
@@ -71,7 +71,7 @@ class Mask(Described):
         Raises:
             TypeError, ValueError: As in `forward`; also if an attribute of the graph requires a gradient.
         """
-        graph = for_autograd(graph)
+        graph = for_plan(graph)
         batch = batch_of(graph)
         plan = Plan(of_graph(graph, batch, self.requires))
         with plans.made(plan), as_learned(self, batch.device):
