@@ -166,6 +166,10 @@ class Experiment:
         """Loggers that the experiment itself asks for."""
         return []
 
+    def _fitted(self) -> Sequence[Mapping[str, Any]] | None:
+        """Constants of the transforms in ``data.fitted`` if they are those of another run."""
+        return None
+
     def _description(self) -> dict[str, Any]:
         """What runs in one folder must agree in, as plain values."""
         training = {name: x for name, x in vars(self.training).items() if not (callable(x) or name == "accelerator")}

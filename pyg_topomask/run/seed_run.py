@@ -74,8 +74,8 @@ class SeedRun:
         keep_freed()
         reset_peak()  # so that the recorded peak does not include earlier seeds
         job = display.job(f"{self.title}: preparing graphs", len(dataset))
-        inference = self.training.inference
-        splits = prepare(self.source, dataset, self.seed, self.drawn, job.update, inference=inference)
+        inference, stored = self.training.inference, self.experiment._fitted()
+        splits = prepare(self.source, dataset, self.seed, self.drawn, job.update, inference=inference, stored=stored)
         job.remove()
         torch.manual_seed(self.seed)
         module = GraphModule(self.experiment, splits)

@@ -24,6 +24,9 @@ from pyg_topomask.transforms import AddRandomWalks, apply_all, precompute
 Features = tuple[list[Data], tuple[Any, Any, Any], tuple[Mapping[str, Any], ...]]
 """Graphs with features, the parts of the split, and constants of fitted features: the result of `read_features`."""
 
+Stored = Sequence[Mapping[str, Any]] | None
+"""Constants of fitted features that another run has found."""
+
 Tick = Callable[[int, str], Any]
 """Shows progress: the number of graphs that are done, and what is done with them."""
 
@@ -95,6 +98,7 @@ def prepare(
     features: Features | None = None,
     cache: bool = True,
     inference: bool = False,
+    stored: Stored = None,
 ) -> Splits:
     """Split the data set for one seed, compute encodings and draw walks.
 
@@ -110,9 +114,10 @@ def prepare(
         features: Result of `read_features`; computed here if :obj:`None`.
         cache: Whether encodings are kept in the cache folder.
         inference: Whether all three sets are only evaluated.
+        stored: See `read_features`.
     """
     serving = source.serving
-    graphs, parts, fitted = features or read_features(source, dataset, seed)
+    graphs, parts, fitted = features or read_features(source, dataset, seed, stored)
     if serving.sampler != "full_batch" and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {serving.sampler} takes parts of one graph (got {len(graphs)} graphs)")
     graphs = precompute(graphs, source.encodings, cache=cache, tick=lambda done: tick(done, "encodings"))
@@ -192,8 +197,10 @@ def check_memory(source: Source, given: Sequence[Data], drawn: Sequence[Data], r
         )
 
 
-def read_features(source: Source, dataset: LoadedDataset, seed: int) -> Features:
+def read_features(source: Source, dataset: LoadedDataset, seed: int, stored: Stored = None) -> Features:
     """The graphs with the features that the model takes, and the parts of the split.
+
+    If ``stored`` is :obj:`None`, the transforms in ``fitted`` are fitted to the training graphs.
 
     Returns:
         The graphs; the indices of the training, validation and test graphs, or masks of nodes for a single graph; the
@@ -212,8 +219,8 @@ def read_features(source: Source, dataset: LoadedDataset, seed: int) -> Features
         parts = (train.tolist(), val.tolist(), test.tolist())
         training = [graphs[i] for i in parts[0]]
     fitted: list[Mapping[str, Any]] = []
-    for cls in source.fitted:
-        step = cls.fit(training)
+    for number, cls in enumerate(source.fitted):
+        step = cls.fit(training) if stored is None else cls(stored[number])
         fitted.append(step.constants)
         graphs = [step(graph) for graph in graphs]
     return graphs, parts, tuple(fitted)

@@ -22,6 +22,7 @@ from pyg_topomask.run.graphgps.parts import parts_of
 from pyg_topomask.run.graphgps.saved import (
     compared,
     find_checkpoint,
+    fitted_constants,
     load_pretrained,
     read_config,
     refuse_other_split,
@@ -87,6 +88,9 @@ class ConfigExperiment(Experiment):
 
     def _record(self, folder: Path, sizes: Sizes) -> None:
         write_config(folder / self.record, sized(self.config, *sizes))
+
+    def _fitted(self) -> Sequence[Mapping[str, Any]] | None:
+        return fitted_constants(self.config) if self.config.train.is_inference else None
 
     def _description(self) -> dict[str, Any]:
         return compared(self.config)

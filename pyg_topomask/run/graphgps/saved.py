@@ -1,6 +1,6 @@
 """Reading the files of runs in an output folder."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from pyg_topomask.run.graphgps.config.load import read_yaml
 from pyg_topomask.run.graphgps.config.schema import FREE_KEYS, all_keys
 from pyg_topomask.run.graphgps.model import WIDTH_KEYS, with_width
 from pyg_topomask.run.output.results import LAYERS, differences, seed_folders
-from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
+from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, model_weights, read_checkpoint
 
 IMPORT_ADVICE = "import the module that registers it first: topomask --import MODULE …"
 """What to do about a name that a user's module registers."""
@@ -156,6 +156,19 @@ def _split_of(config: Config) -> dict[str, Any]:
     if found.get("dataset.split_seed", 0) is None:
         found["dataset.split_seed"] = config.seed
     return found
+
+
+def fitted_constants(config: Config) -> Sequence[Mapping[str, Any]]:
+    """The constants by which the run in ``pretrained.dir`` has normalised the features of its graphs.
+
+    Raises:
+        RunError: If the checkpoint is damaged, or the config normalises and the run did not, or the other way round.
+    """
+    path = find_checkpoint(config)
+    given = config.dataset.normalize
+    if read_config(path.parent / "config.yaml").dataset.normalize != given:
+        raise RunError(f"dataset.normalize: it must be as in the training of {path.parent} (got {given})")
+    return read_checkpoint(path, "choose a finished run", "pretrained.dir")[OURS]["data"]["fitted"]
 
 
 def load_pretrained(model: Module, config: Config, reset: bool, freeze: bool) -> None:

@@ -1,6 +1,7 @@
 """Fine-tuning and inference from the weights of a finished run."""
 
 import importlib
+import math
 import shutil
 from types import SimpleNamespace
 
@@ -16,12 +17,13 @@ from pyg_topomask import load
 from pyg_topomask.datasets import register_dataset
 from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
+from pyg_topomask.run.commands.predict import predict
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.graphgps.check import check_config
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.formats import ogb as formats
 from pyg_topomask.run.graphgps.saved import refuse_other_split
-from tests.run.conftest import TINY
+from tests.run.conftest import TINY, table
 
 INFERENCE = {"mode": "inference-only"}
 
@@ -70,6 +72,26 @@ def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, first, tmp_p
     run_config(bare(tiny, optim={"momentum": 0.5}), tmp_path, name="third")
     notes = [line for line in capsys.readouterr().out.splitlines() if "no effect" in line]
     assert notes == ["note: no effect: optim.momentum (nothing reads it with these settings)"]
+
+
+@pytest.mark.slow
+def test_features_are_normalised_as_in_the_training_of_the_model(tiny, tmp_path):
+    for name, scale in (("first", 1), ("second", 9)):
+        xs = scale * torch.randn(20, 3, 2, generator=torch.Generator().manual_seed(scale))
+        graphs = [Data(x, torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([i % 2])) for i, x in enumerate(xs)]
+        torch.save(graphs, tmp_path / f"{name}.pt")
+        data = {"format": "Files", "name": name, "dir": f"{tmp_path / name}.pt", "split_mode": "random"}
+        tiny["dataset"] = data | {"split": [0.5, 0.25, 0.25], "normalize": True}
+        config = tiny if name == "first" else bare(tiny)
+        losses = run_config(config, tmp_path, name=name)["metrics"]
+        tiny["pretrained"] = {"dir": str(tmp_path / "first")}
+    rows = table(predict(tmp_path / "first", str(tmp_path / "second.pt")))
+    wanted = -sum(math.log(float(row[f"probability_{row['target']}"])) for row in rows) / 20
+    train, val, test = (losses[f"{part}_loss"]["mean"] for part in ("train", "val", "test"))
+    found = 0.5 * train + 0.25 * (val + test)
+    assert found == pytest.approx(wanted, rel=1e-4)
+    with pytest.raises(RunError, match=r"dataset.normalize: it must be as in the training of .*0 \(got False\)"):
+        run_config(bare(tiny), tmp_path, overrides=["dataset.normalize=false"], name="third")
 
 
 @pytest.mark.slow
