@@ -121,7 +121,7 @@ CONV_CASES = [
 
 @pytest.mark.parametrize(("name", "edges", "stable"), CONV_CASES)
 def test_convolution_repeats(batch, name, edges, stable):
-    settings = {"act": "relu", "dropout": 0.0, "stable": stable, "last": False, "alone": False}
+    settings = {"act": lambda: "relu", "dropout": 0.0, "stable": stable, "last": False, "alone": False}
     settings |= {"channels": CHANNELS, "heads": NUM_HEADS, "edge_dim": CHANNELS if edges else None, "num_types": 2}
     types = {"edge_type": torch.arange(batch.num_edges) % 2} if CONVS[name].takes_types else {}
     extra = ["edge_attr"] * edges + ["pe"] * stable

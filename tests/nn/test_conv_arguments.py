@@ -61,7 +61,7 @@ def test_weights_reach_networks_and_convolutions_as_attentions():
     batch, conv = weighted_batch(), GCNConv(8, 8)
     wanted = conv(batch.x, batch.edge_index, batch.edge_weight)
     torch.testing.assert_close(ConvAttention(8, conv)(batch.x, graph=batch), wanted)
-    own = CONVS["GCN"].build(channels=8, act="relu", alone=True)
+    own = CONVS["GCN"].build(channels=8, act=lambda: "relu", alone=True)
     own.conv.load_state_dict(conv.state_dict())
     stack = nn.GPSStack(8, 1, lambda _: own, norm=None, feed_forward=False)
     network = nn.GPSNetwork(LinearNodeEncoder(8, 8), stack, Identity())

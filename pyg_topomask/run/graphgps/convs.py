@@ -13,15 +13,18 @@ from torch_geometric.nn.resolver import activation_resolver
 from pyg_topomask.checks import readable
 from pyg_topomask.nn import GatedGCN, StableGINEConv
 
+_Act = Callable[[], str]
+
 
 @dataclass(frozen=True)
 class ConvEntry:
     """A convolution: its builder, its class, and whether it takes or needs edge features, or can be gated.
 
-    The builder takes, by name, the width ``channels``, ``heads``, ``act`` and ``dropout``; ``edge_dim``, the width of
-    edge features, or None; ``num_types``, the number of edge types if it takes them; ``stable``, whether messages are
-    gated by the distance of Laplacian encodings; ``last``, whether it is in the last layer, whose updated edges are not
-    used; and ``alone``, whether it is in ``custom_gnn``, where an activation follows GCN, GAT and GINE.
+    The builder takes, by name, the width ``channels``, ``heads`` and ``dropout``; ``act``, which reads the activation;
+    ``edge_dim``, the width of edge features, or None; ``num_types``, the number of edge types if it takes them;
+    ``stable``, whether messages are gated by the distance of Laplacian encodings; ``last``, whether it is in the last
+    layer, whose updated edges are not used; and ``alone``, whether it is in ``custom_gnn``, where an activation follows
+    GCN, GAT and GINE.
     """
 
     build: Callable[..., Module]
@@ -32,13 +35,13 @@ class ConvEntry:
     takes_types: bool = False
 
 
-def _mlp(channels: int, act: str) -> Sequential:
-    return Sequential(Linear(channels, channels), activation_resolver(act), Linear(channels, channels))
+def _mlp(channels: int, act: _Act) -> Sequential:
+    return Sequential(Linear(channels, channels), activation_resolver(act()), Linear(channels, channels))
 
 
-def _gat(channels: int, heads: int, act: str, edge_dim: int | None, alone: bool, **_: Any) -> Module:
+def _gat(channels: int, heads: int, act: _Act, edge_dim: int | None, alone: bool, **_: Any) -> Module:
     if alone:
-        return ActivatedConv(GATConv(channels, channels), act)
+        return ActivatedConv(GATConv(channels, channels), act())
     return GATConv(channels, channels // heads, heads=heads, edge_dim=edge_dim)
 
 
@@ -85,21 +88,21 @@ class TypedConv(RGCNConv):
         return super().forward(x, edge_index, edge_type)
 
 
-def _gcn(channels: int, act: str, alone: bool, **_: Any) -> Module:
+def _gcn(channels: int, act: _Act, alone: bool, **_: Any) -> Module:
     conv = GCNConv(channels, channels)
-    return ActivatedWeightConv(conv, act) if alone else conv
+    return ActivatedWeightConv(conv, act()) if alone else conv
 
 
-def _gine(channels: int, act: str, stable: bool, alone: bool, **_: Any) -> Module:
+def _gine(channels: int, act: _Act, stable: bool, alone: bool, **_: Any) -> Module:
     mlp = _mlp(channels, act)
     if alone:
-        return ActivatedEdgeConv(GINEConv(mlp), act)
+        return ActivatedEdgeConv(GINEConv(mlp), act())
     return StableGINEConv(mlp, channels) if stable else GINEConv(mlp)
 
 
-def _gated_gcn(channels: int, dropout: float, act: str, stable: bool, last: bool, alone: bool, **_: Any) -> Module:
-    act = "relu" if alone else act  # as in GraphGPS
-    return GatedGCN(channels, dropout, act, equivariant_stable=stable, update_edges=not last)
+def _gated_gcn(channels: int, dropout: float, act: _Act, stable: bool, last: bool, alone: bool, **_: Any) -> Module:
+    name = "relu" if alone else act()  # as in GraphGPS
+    return GatedGCN(channels, dropout, name, equivariant_stable=stable, update_edges=not last)
 
 
 def _pna(channels: int, edge_dim: int | None, **_: Any) -> Module:

@@ -168,7 +168,7 @@ def build_conv(config: Config, name: str, layer: int = 0) -> Module:
         num_types=config.dataset.edge_encoder_num_types if entry.takes_types else 0,
         channels=gt.dim_hidden,
         heads=gt.n_heads,
-        act=config.gnn.act,
+        act=lambda: config.gnn.act,
         dropout=gt.dropout,
         edge_dim=gt.dim_hidden if takes_edges and config.dataset.edge_encoder else None,
         stable=entry.takes_pe and config.has_stable_gate,
@@ -180,6 +180,7 @@ def build_conv(config: Config, name: str, layer: int = 0) -> Module:
 def build_stack(config: Config) -> nn.GPSStack:
     """The layers that ``gt`` describes."""
     gt, convs, attentions = config.gt, config.gt.convs, config.gt.attentions
+    feed_forward = config.topomask.feed_forward and config.model.type != "SingleModel"
     return nn.GPSStack(
         gt.dim_hidden,
         gt.layers,
@@ -187,8 +188,8 @@ def build_stack(config: Config) -> nn.GPSStack:
         attn=lambda layer: [build_attention(config, name, layer) for name in attentions],
         norm=_norm(config),
         dropout=gt.dropout,
-        act=config.gnn.act,
-        feed_forward=config.topomask.feed_forward and config.model.type != "SingleModel",
+        act=config.gnn.act if feed_forward else "relu",
+        feed_forward=feed_forward,
         checkpoint=config.share.gradient_checkpointing,
         pre_norm=config.topomask.pre_norm,
     )

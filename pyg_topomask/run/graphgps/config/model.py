@@ -182,7 +182,8 @@ class GNNConfig(Section):
     dim_inner: Width | None = None
     """Width of the model, which GraphGPS gives twice; it must equal `gt.dim_hidden`."""
     act: Annotated[Literal["relu", "gelu", "elu", "selu", "silu", "tanh", "prelu"], spelled(swish="silu")] = "relu"
-    """Activation. GatedGCN in custom_gnn has ReLU for any value, as in GraphGPS."""
+    """Activation of feed-forward parts, of GIN, GINE and GatedGCN, of layers_pre_mp, of the layers of custom_gnn (but
+    GatedGCN has ReLU there, as in GraphGPS), and of the heads mlp_graph and san_graph."""
     batchnorm: bool = True
     """BatchNorm in the layers of `layers_pre_mp`. Read if there are layers between the encoders and the GraphGPS
     layers, gnn.layers_pre_mp."""

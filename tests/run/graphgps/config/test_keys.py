@@ -25,6 +25,7 @@ CUSTOM = "model.type=custom_gnn gnn.layer_type=gineconv gnn.residual=true gnn.di
 RRWP = "posenc_RRWP.enable=true posenc_RRWP.kernel.times_func="
 EXPHORMER = "gt.layer_type=GIN+Exphormer"
 REGIONS = "dataset.name=edge_wt_region_boundary"
+BARE, GATED = "topomask.feed_forward=false", "gnn.layer_type=gatedgcnconv"
 ALONG = "topomask.transition=attention"
 
 
@@ -36,6 +37,10 @@ ALONG = "topomask.transition=attention"
         ("gt.gamma=0.1", "", "gt.layer_type=GINE+SAN"),
         ("prep.exp_deg=3", "", "gt.layer_type=GINE+Exphormer"),
         ("gnn.layers_mp=3", "", CUSTOM),
+        ("gnn.act=gelu", CORA + BARE, CORA),
+        ("gnn.act=gelu", CORA + BARE, CORA + f"{BARE} gt.layer_type=GIN+None"),
+        ("gnn.act=gelu", f"{CUSTOM} {GATED} gnn.head=graph", f"{CUSTOM} {GATED}"),
+        ("gnn.act=gelu", f"{CUSTOM} {GATED} gnn.head=graph", f"{CUSTOM} gnn.head=graph"),
         ("gnn.dropout=0.5", "", CUSTOM),
         ("gnn.dropout=0.5", "", "gnn.head=mlp_graph"),
         ("gnn.batchnorm=true", "", "gnn.layers_pre_mp=1"),
