@@ -126,8 +126,9 @@ def reading() -> bool:
 
 
 def num_graphs() -> int | None:
-    """Number of graphs of the plan that is being read; :obj:`None` if there is none."""
-    return _state.active.plan.num_graphs if _state.active is not None and not _state.active.makes else None
+    """Number of graphs of the plan that is being made or read; :obj:`None` if there is none."""
+    ptr = None if _state.active is None else _state.active.plan.given.get("ptr")
+    return None if ptr is None else ptr.size(0) - 1
 
 
 def is_plain() -> bool:

@@ -11,7 +11,7 @@ from torch.autograd.functional import jacobian, vhp
 from torch.nn import Linear, Module
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import DataLoader
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINEConv, SAGEConv
 from torch_geometric.utils import to_undirected
 from torch_geometric.utils.influence import jacobian_l1
@@ -264,6 +264,17 @@ def test_plans_of_batches_that_were_made_in_inference_mode_serve_training(name):
     wanted = results(attn, attn(x, graph=graph), [x])
     for plan in plans:
         torch.testing.assert_close(results(attn, attn(x, plan=plan), [x]), wanted, **tolerance(name))
+
+
+@pytest.mark.parametrize("cls", [nn.ExphormerAttention, nn.PrimphormerAttention])
+def test_carries_of_a_plan_have_a_row_for_an_empty_graph_at_the_end(cls):
+    model = model_of(lambda: cls(8), lambda: cls(8)).eval()
+    graphs = testing.prepared(model, [testing.GRAPHS["path"], testing.empty_graph()])
+    batch, x = Batch.from_data_list(graphs), torch.randn(4, 8)
+    found = model(x, batch.edge_index, plan=model.plan(batch))
+    torch.testing.assert_close(found, model(x, batch.edge_index, graph=batch))
+    attn = model.layers[0].attn
+    torch.testing.assert_close(attn(x, plan=attn.plan(batch)), attn(x, graph=batch))
 
 
 def test_frozen_parameters_change_no_plan():

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import Linear, Parameter
 from torch_geometric.data import Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_dropout, check_integer, holds
 from pyg_topomask.nn.attention.base import Attention, check_carry, check_input, uncompiled
 from pyg_topomask.nn.card import Card, keys_of
@@ -158,7 +159,7 @@ class ExphormerAttention(Attention):
         if carry is not None:
             num_graphs = check_carry(carry, batch, self.num_virtual, self.channels)
         else:
-            num_graphs = 1 if batch is None else segments(batch).num_graphs
+            num_graphs = 1 if batch is None else plans.num_graphs() or segments(batch).num_graphs
         edge_index, expander_index = self._read_edges(graph, x.size(0))
         where = edge_index, expander_index, batch, x.size(0), num_graphs, self.num_virtual
         nodes = x
