@@ -64,7 +64,12 @@ def batch_of(graph: Data, *others: Tensor) -> Tensor:
 
 
 def check_homogeneous(graph: Any) -> None:
-    """Refuse a ``HeteroData``. Raises TypeError."""
+    """Refuse a ``HeteroData``, and a tensor in the place of a graph. Raises TypeError."""
+    if isinstance(graph, Tensor):
+        raise TypeError(
+            f"'graph' must be a Data or Batch (got a tensor of shape {list(graph.shape)}); its edges are read from it, "
+            "as in attn(x, graph=data)"
+        )
     if isinstance(graph, HeteroData):
         raise TypeError(
             "attentions, masks and models take a homogeneous graph (got HeteroData): call to_homogeneous(), and give "

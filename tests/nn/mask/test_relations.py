@@ -81,6 +81,11 @@ TOO_FEW = Data(edge_index=torch.tensor([[0], [1]]), edge_type=torch.tensor([0, 1
     ("call", "error", "message"),
     [
         (lambda: KMIPAttention(4)(torch.ones(9, 4), graph=hetero()), TypeError, "got HeteroData.: call to_homogeneous"),
+        (
+            lambda: KMIPAttention(4)(torch.ones(9, 4), graph=torch.ones(2, 5).long()),
+            TypeError,
+            r"Data .* shape \[2, 5\]",
+        ),
         (lambda: PowerSeriesMask()(hetero()), TypeError, "got HeteroData.: call to_homogeneous.., and .* edge_type="),
         (lambda: GPSModel(4, 4, 1, 1, attn="kmip")(torch.ones(9, 4), None, graph=hetero()), TypeError, "got Hetero"),
         (lambda: AddRandomWalks(edge_type=0)(hetero()), TypeError, "homogeneous graph .got HeteroData"),
