@@ -307,8 +307,9 @@ def influence(model: GPSNetwork, graph: Data, most: int) -> operators.LowRankOpe
 
 
 def reach_table(view: View) -> Table:
-    """Shares of a row's mass by hop, and the mean number of hops, in which more than 16 count as 17."""
+    """Shares of a row's mass by hop, and the mean number of hops, in which more than 16, or no path, count as 17."""
     table = Table("mask", "head", *_HOPS, "mean", title=view.reach_title)
+    table.caption = "mean: nodes that are more than 16 hops away, or that no path reaches, count as 17 hops."
     for name, by_head in view.reach.items():
         for head, shares in enumerate(by_head):
             cells = [f"{float(shares[start:stop].sum()):.2f}" for start, stop in _HOPS.values()]
