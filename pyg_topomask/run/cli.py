@@ -74,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (text, options) in COMMANDS.items():
         epilog = OVERRIDES if name in WITH_OVERRIDES else None
-        command = commands.add_parser(name, help=text, epilog=epilog, allow_abbrev=False)
+        command = commands.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=epilog, allow_abbrev=False
+        )
         for usage, meaning, settings in options:
             flag, _, value = usage.partition(" ")
             command.add_argument(flag, metavar=value or None, help=meaning, **settings)

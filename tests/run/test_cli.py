@@ -36,6 +36,7 @@ REFUSED = [
     ("check CONFIG gt.layers=0", r"command line: gt\.layers"),
     ("check gt.layers=2", "needs a config file"),
     ("list convolution", r"Did you mean 'convolutions'\?"),
+    ("advise ENZYME", r"'ENZYME' is neither a config file nor .*\. Did you mean 'enzymes'\?"),
     ("predict run --out .", r"--out must name a file \(got '\.'\)"),
     ("predict run --out FOLDER/new/", r"--out must name a file \(got '.*new/'\)"),
     ("show reach CONFIG --node 3", r"show reach does not read --node \(got 3\); leave it out"),
@@ -94,6 +95,12 @@ def test_wrong_usage(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
+
+
+def test_help_of_a_command_says_what_it_does(capsys):
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    assert "\nValidate configs and build their models, without data.\n" in capsys.readouterr().out
 
 
 def test_check_tells_good_from_bad(tiny_file, capsys):

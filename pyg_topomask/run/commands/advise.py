@@ -28,7 +28,7 @@ Predicted from trials on this machine. Nothing is said about accuracy; for that,
 docs/methods/index.md#where-a-mask-pays.
 s/epoch: training and validation. s before: walks, edges, trees and encodings, once.
 memory MiB: peak of the process, or of tensors on the GPU.
-hops: mean under the mask of the first layer before training; over 16 count as 17."""
+hops: mean under the mask of the first layer before training; over 16, or no path, count as 17."""
 
 _OWN_MASKS = ("grf", "rwgnk")
 """Masks of GRF and GKAT, which are attentions already; they are not tried a second time as masks."""
@@ -69,8 +69,12 @@ def advise(
     """
     if not seconds > 0:
         raise RunError(f"--seconds must be positive (got {seconds:g})")
-    known = [folder / "grf" / f"{source.lower()}.yaml" for folder in CONFIGS if not source.endswith((".yaml", ".yml"))]
-    experiment = read(next((path for path in known if path.is_file()), source), overrides)
+    known = {path.stem: path for folder in reversed(CONFIGS) for path in (folder / "grf").glob("*.yaml")}
+    name = source.lower()
+    if name not in known and not Path(source).exists():
+        hint = did_you_mean(name, known)
+        raise RunError(f"{source!r} is neither a config file nor a data set of configs/grf.{hint}")
+    experiment = read(known.get(name, source), overrides)
     experiment.refuse(device_problems(experiment.training))
     config, seed = experiment.config, experiment.seed
     chosen = candidates(config, attentions)
