@@ -123,7 +123,7 @@ def reason_of(error: Exception) -> str:
     named = re.search(r"GLOBAL ([\w.]+)|refers to ([\w.]+)", text)
     if named:
         return f"it refers to {named[1] or named[2]}, which is not data and would be executed"
-    if "Weights only load failed" in text:
+    if "Weights only load failed" in text or isinstance(error, KeyError):  # of a byte that is no instruction
         return "it was not written by torch.save, or is damaged"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

@@ -138,7 +138,7 @@ ONES, EDGE = torch.ones(2, 5), torch.tensor([[0], [1]])
         ([Data(x=ONES[:, :3], edge_index=EDGE)], "'x' must have 5 columns, as in training"),
         ([Data(x=ONES, edge_index=EDGE.float())], "'edge_index' must hold integers"),
         ([Data(x=ONES, edge_index=EDGE, pos=torch.ones(1, n)) for n in (2, 3)], ": Sizes of tensors must match"),
-        (print, "could not be read: UnreadableFileError: "),
+        (print, "new.pt cannot be read: it refers to "),
     ],
 )
 def test_data_that_do_not_fit_are_refused(run, tmp_path, capsys, content, message):

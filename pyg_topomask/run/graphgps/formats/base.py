@@ -18,7 +18,7 @@ from pyg_topomask.run.data.source import LoadedDataset, joined
 from pyg_topomask.run.errors import MissingDataError, RunError
 from pyg_topomask.run.files import make_folder
 from pyg_topomask.run.task import PARTS, Task
-from pyg_topomask.tensor_files import only_data, reason_of
+from pyg_topomask.tensor_files import UnreadableFileError, only_data, reason_of
 
 if TYPE_CHECKING:
     from pyg_topomask.run.graphgps.config.dataset import DatasetConfig
@@ -144,6 +144,8 @@ def reading(name: str, advice: str) -> Iterator[None]:
             yield
     except RunError:
         raise
+    except UnreadableFileError as error:
+        raise RunError(f"{error}. {advice}") from error
     except Exception as error:  # invalid files raise many kinds of errors
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RunError(f"the cache folder {cache_dir()} cannot be written to: {error.strerror}") from error
