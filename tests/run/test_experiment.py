@@ -46,6 +46,14 @@ def experiment(**more):
     return Experiment(**parts | more)
 
 
+def source(changed, **attributes):
+    """Three sets, of which graph 2 of the first or all of the second have other attributes."""
+    sets = graphs()[:10], graphs()[10:20], graphs()[20:]
+    for graph in sets[0][2:3] if changed == "graph 2" else sets[1]:
+        graph.update(attributes)
+    return Source(sets, Task("graph", "regression", 2))
+
+
 class Seen(Callback):
     """Records epochs, and ends the program in one of them."""
 
@@ -146,6 +154,7 @@ def test_a_split_of_ones_own_is_kept(kind):
         ({"data": Source([], Task("graph", "regression", 1))}, "a list of them that is not empty"),
         ({"call": lambda model, batch: batch.x[:, :2]}, r"return 2 number\(s\) for each graph \(got 96 for 8\)"),
         ({"data": Source(graphs, Task("graph", "regression", 1), split=Split("cv-kfold-40"))}, "40 folds need"),
+        ({"data": source("graph 2", edge_weight=torch.ones(12))}, "of graphs 0 and 2, only one has 'edge_weight'"),
         ({"splits": (0, 1)}, r"split_index: data has 1 split\(s\) \(got 1\)"),
     ],
 )

@@ -217,6 +217,8 @@ def read_features(source: Source, dataset: LoadedDataset, seed: int, stored: Sto
         labels = torch.cat([task.target(graph) for graph in graphs]).long() if by_class else None
         train, val, test = split_items(source, len(graphs), labels, dataset.parts, seed)
         parts = (train.tolist(), val.tolist(), test.tolist())
+        for part in parts:
+            _check_attributes(graphs, part)
         training = [graphs[i] for i in parts[0]]
     fitted: list[Mapping[str, Any]] = []
     for number, cls in enumerate(source.fitted):
@@ -242,6 +244,15 @@ def _checked(data: Data, task: Task) -> Data:
     if data.x is not None and data.x.is_floating_point() and not torch.isfinite(data.x).all():
         raise RunError("dataset: the node features contain NaN or infinite values")
     return data
+
+
+def _check_attributes(graphs: Sequence[Data], part: Sequence[int]) -> None:
+    """Refuse a set in which only some graphs have an attribute: a batch has the attributes of its first graph."""
+    first = {*graphs[part[0]].keys()} if part else set()
+    for number in part:
+        if found := first.symmetric_difference(graphs[number].keys()):
+            one = f"of graphs {part[0]} and {number}, only one has {min(found)!r}"
+            raise RunError(f"dataset: graphs of a set need the same attributes ({one}); add it to all, or delete it")
 
 
 def _with_counted(data: Data, counted: Tensor) -> Data:
