@@ -77,6 +77,8 @@ class SeedRun:
         inference, stored = self.training.inference, self.experiment._fitted()
         splits = prepare(self.source, dataset, self.seed, self.drawn, job.update, inference=inference, stored=stored)
         job.remove()
+        if not inference:
+            splits.check_known()
         torch.manual_seed(self.seed)
         module = GraphModule(self.experiment, splits)
         if is_main():  # written only now, so that a run that fails before does not claim the folder for itself

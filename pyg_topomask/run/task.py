@@ -159,6 +159,9 @@ def check_targets(task: Task, data: Data) -> None:
     if classes:
         what = f"a class from 0 to {task.num_classes - 1}"
         wrong = (target < 0) | (target >= task.num_classes) | (target != target.long())
+    elif task.kind == "regression":
+        what += ", finite or NaN,"
+        wrong = target.isinf()  # NaN is a target that is not known
     elif task.kind == "multilabel":
         what += " from 0 to 1"
         wrong = (target < 0) | (target > 1)  # NaN is a label that is not known

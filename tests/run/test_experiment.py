@@ -1,5 +1,6 @@
 """Experiments that are made in Python: own data, model and loss, Lightning's loggers and callbacks."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -155,6 +156,8 @@ def test_a_split_of_ones_own_is_kept(kind):
         ({"call": lambda model, batch: batch.x[:, :2]}, r"return 2 number\(s\) for each graph \(got 96 for 8\)"),
         ({"data": Source(graphs, Task("graph", "regression", 1), split=Split("cv-kfold-40"))}, "40 folds need"),
         ({"data": source("graph 2", edge_weight=torch.ones(12))}, "of graphs 0 and 2, only one has 'edge_weight'"),
+        ({"data": source("graph 2", y=torch.tensor([0.0, math.inf]))}, r"'y' must hold 2 numbers, finite or NaN, for"),
+        ({"data": source("val", y=torch.full((2,), math.nan))}, r"all targets of the val set are NaN \(unknown\)"),
         ({"splits": (0, 1)}, r"split_index: data has 1 split\(s\) \(got 1\)"),
     ],
 )

@@ -1,7 +1,7 @@
 """The data of one seed: split, with features and encodings, and served in batches."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -67,8 +67,17 @@ class Splits:
     @property
     def targets(self) -> Tensor:
         """Targets of the training set."""
-        found = [(self.task.target(graph), graph.get("counted")) for graph in self.train]
-        return torch.cat([target if counted is None else target[counted] for target, counted in found])
+        return torch.cat([*self._targets("train")])
+
+    def _targets(self, part: str) -> Iterator[Tensor]:
+        for graph in getattr(self, part):
+            yield self.task.target(graph)[graph.counted if "counted" in graph else ...]
+
+    def check_known(self) -> None:
+        """Check that training and validation have a target. Raises RunError if all of them are NaN."""
+        for part in PARTS[:2] if self.task.kind in ("regression", "multilabel") else ():
+            if all(bool(target.isnan().all()) for target in self._targets(part)):  # stops at the first one
+                raise RunError(f"dataset: all targets of the {part} set are NaN (unknown); training needs known ones")
 
     @property
     def counts(self) -> dict[str, int]:
