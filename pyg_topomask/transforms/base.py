@@ -101,10 +101,20 @@ def attached(graphs: Sequence[Data], additions: Iterable[dict[str, Any]]) -> lis
 
 
 def attach(data: Data, added: dict[str, Any]) -> Data:
-    """Set the attributes of a graph, and remove those whose value is None."""
+    """Set the attributes of a graph, and remove those whose value is None.
+
+    Raises:
+        TypeError: If the graph's class does not shift tables of nodes in a batch, which would then mix graphs.
+    """
+    is_own = type(data).__inc__ is not Data.__inc__
     for key, value in added.items():
         if value is not None:
             data[key] = value
+            if is_own and "index" in key and (shift := data.__inc__(key, value, data._store)) != data.num_nodes:
+                raise TypeError(
+                    f"{type(data).__name__}.__inc__ must return {data.num_nodes} for {key!r}, its number of nodes (got "
+                    f"{shift}), or batches mix graphs: end it with return super().__inc__(key, value, *args, **kwargs)"
+                )
         elif key in data:
             del data[key]
     return data

@@ -65,6 +65,28 @@ def test_many_graphs_at_once_and_in_a_batch_give_what_one_does(name):
         assert torch.equal(*batch.batch[batch[key].long()])  # shifted by the nodes of earlier graphs
 
 
+class Shifting(Data):
+    """Data as of users, with an increment of their own."""
+
+    def __inc__(self, key, value, *args, **kwargs):
+        return 3 if key == "ring" else super().__inc__(key, value, *args, **kwargs)
+
+
+class Mixing(Data):
+    def __inc__(self, key, value, *args, **kwargs):
+        return self.num_nodes if key == "edge_index" else 0
+
+
+@each_transform
+def test_tables_that_the_class_of_a_user_would_not_shift_are_refused(name):
+    transform, given = make(name), graphs_for(name)[-1].to_dict()
+    found, wanted = transform(Shifting(**given)), transform(Data(**given))
+    assert_same(found.to_dict(), wanted.to_dict())
+    if any("index" in key for key in added(transform, Data(**given))):
+        with pytest.raises(TypeError, match=r"Mixing.__inc__ must return \d+ for '\w+', its number of nodes \(got 0\)"):
+            transform(Mixing(**given))
+
+
 @each_transform
 def test_the_default_dtype_may_be_float64(name, request):
     transform, graphs = make(name), graphs_for(name)
