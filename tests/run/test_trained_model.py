@@ -126,6 +126,20 @@ def test_targets_are_written_if_every_graph_of_a_file_has_one(run, ys, targets):
     assert [row.get("target") for row in rows] == (targets or [None, None])
 
 
+def test_each_graph_keeps_attributes_that_others_lack():
+    class Unchanged:
+        task = Task("graph", "regression", 1)
+        __call__ = staticmethod(lambda graph: graph)
+
+    def model(batch):
+        weight = batch.get("edge_weight", torch.zeros(batch.num_edges))
+        return torch.zeros(batch.num_graphs).index_add(0, batch.batch[batch.edge_index[0]], weight)
+
+    graphs = [Data(num_nodes=2, edge_index=EDGE) for _ in range(3)]
+    graphs[1].edge_weight = torch.tensor([5.0])
+    assert command._together(model, Unchanged(), graphs).tolist() == [[0], [5], [0]]
+
+
 ONES, EDGE = torch.ones(2, 5), torch.tensor([[0], [1]])
 
 

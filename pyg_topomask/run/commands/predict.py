@@ -127,13 +127,12 @@ def _rows(model: Module, transform: RunTransform, items: Items, targets: bool) -
 
 
 def _together(model: Module, transform: RunTransform, graphs: Sequence[Data]) -> Tensor:
-    """Predictions for a batch of graphs, without their targets and the attributes that not all of them have."""
-    ready = [transform(graph) for graph in graphs]
-    names = [set(graph.keys()) for graph in ready]
-    apart = {transform.task.target_name, *set.union(*names) - set.intersection(*names)}
-    batch = Batch.from_data_list(ready, exclude_keys=list(apart))
+    """Predictions for graphs, without their targets: in a batch, or one by one if they differ in their attributes."""
+    ready, target = [transform(graph) for graph in graphs], transform.task.target_name
+    together = len({frozenset(graph.keys()) - {target} for graph in ready}) == 1
+    batches = [Batch.from_data_list(some, exclude_keys=[target]) for some in ([ready] if together else zip(ready))]
     with torch.no_grad():
-        return transform.task.shaped(model(batch))
+        return torch.cat([transform.task.shaped(model(batch)) for batch in batches])
 
 
 def _in_parts(model: Module, transform: RunTransform, graph: Data, nodes: Tensor | None) -> Tensor:
