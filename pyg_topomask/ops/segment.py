@@ -156,7 +156,8 @@ def check_batch(batch: Tensor, num_nodes: int) -> None:
         raise TypeError(f"'batch' must hold the integer graph of each node (got {batch.dtype})")
     if batch.dim() != 1 or batch.numel() != num_nodes:
         whose = "'batch', which is that of the plan," if plans.reading() else "'batch'"
-        raise ValueError(f"{whose} must have shape [{num_nodes}], one graph per node (got {list(batch.shape)})")
+        got = f"(got {list(batch.shape)}); is it of another batch?"
+        raise ValueError(f"{whose} must have shape [{num_nodes}], one graph per node {got}")
     if not _is_sorted(batch):
         raise ValueError(_UNSORTED)
 

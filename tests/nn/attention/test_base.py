@@ -35,7 +35,12 @@ def test_defaults_of_a_subclass():
 @pytest.mark.parametrize(
     ("x", "batch", "kind", "message"),
     [
-        (torch.ones(4, 8), torch.tensor([0, 0, 0]), ValueError, r"'batch' must have shape \[4\].*got \[3\]"),
+        (
+            torch.ones(4, 8),
+            torch.tensor([0, 0, 0]),
+            ValueError,
+            r"'batch' must have shape \[4\].*got \[3\]\); is it of another batch",
+        ),
         (torch.ones(4, 8), torch.zeros(4), TypeError, "'batch' must hold the integer"),
         (torch.ones(4, 9), None, ValueError, r"'x' must have shape \[N, 8\].*got \[4, 9\]"),
         (torch.ones(4, 8).long(), None, TypeError, r"floating-point tensor \(got torch.int64\)"),
