@@ -82,7 +82,7 @@ class MaskedAttention(Attention):
         formula="all nodes of the graph, weighted by a mask of your choice",
         learns="projections; what the mask learns",
         cost="N without a mask, or that of the mask",
-        when="one of the [masks](../masks.md); without a mask, the cheapest exchange between all nodes",
+        when="a [mask](../masks.md) of your choice; without one, a cheap exchange between all nodes",
         reach="far",
         examples=tuple({"kernel": kernel, "num_features": 12} for kernel in KERNELS),
     )

@@ -146,4 +146,4 @@ def test_list_prints_names_and_sources(capsys):
     assert any("GCN " in line and "torch_geometric.nn.conv.gcn_conv.GCNConv" in line for line in lines)
     row = next(line for line in everything.splitlines() if line.startswith("  Linear "))
     assert "pyg_topomask.nn.attention.masked.MaskedAttention  " in row
-    assert "one of the masks; without" in row
+    assert "a mask of your choice; without" in row
