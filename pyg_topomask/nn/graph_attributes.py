@@ -133,6 +133,7 @@ def read_attributes(reader: Module, graph: Any, remedy: str = "") -> list[Tensor
     """
     name, names = type(reader).__name__, requirements_of(reader)
     if isinstance(graph, PlannedGraph):  # it was checked when the plan was made
+        _refuse_edge_mask(reader, graph, "a plan, which was made before")
         return [graph[attribute] for attribute in names]
     if graph is None:
         text = transform_text(reader)
@@ -171,7 +172,8 @@ def _refuse_edge_mask(reader: Module, graph: Data, what: str) -> None:
     if graph.get(EDGE_MASK) is not None:
         raise ValueError(
             f"{type(reader).__name__} reads {what}, so an explainer's mask of edges has no gradient there. Use "
-            "AttentionExplainer or PowerSeriesMask, or leave the attention out by attn.probe.explain = False"
+            "AttentionExplainer, or PowerSeriesMask without a plan, or leave the attention out by attn.probe.explain = "
+            "False"
         )
 
 

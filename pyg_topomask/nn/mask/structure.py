@@ -151,7 +151,7 @@ def read_normalized_edges(
             to a negative number.
     """
     factor = None if graph is None else graph.get(EDGE_MASK)
-    if factor is None:
+    if factor is None or plans.reading():  # a plan has the weights without an explainer's mask, which is refused
         edge_index, weight = read_weighted_edges(mask, graph)
     else:
         edge_index, weight = read_weighted_edges(mask, with_attributes(graph, **{EDGE_MASK: None}))

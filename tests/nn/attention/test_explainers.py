@@ -52,6 +52,8 @@ def test_a_mask_of_edges_is_refused_where_it_would_have_no_gradient(name):
     wanted = model(data.x, data.edge_index, graph=data)
     with pytest.raises(ValueError, match="mask of edges has no gradient there"):
         _explain(model, data, GNNExplainer(epochs=2))
+    with pytest.raises(ValueError, match="mask of edges has no gradient there"):
+        _explain(model, data, GNNExplainer(epochs=2), graph=None, plan=model.plan(data))
     assert torch.equal(model(data.x, data.edge_index, graph=data), wanted)
     for layer in model.layers:
         layer.attn.probe.explain = False
@@ -85,6 +87,8 @@ def test_edges_of_a_power_series_get_the_gradient_of_finite_differences():
 
     assert torch.autograd.gradcheck(run, weight.requires_grad_())
     assert (_explain(model.float(), data, GNNExplainer(epochs=2)) > 0).all()
+    with pytest.raises(ValueError, match="PowerSeriesMask reads a plan, .* PowerSeriesMask without a plan"):
+        _explain(model, data, GNNExplainer(epochs=2), graph=None, plan=model.plan(data))
 
 
 def test_a_model_gives_the_explainer_its_edges():
