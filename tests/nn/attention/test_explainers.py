@@ -87,7 +87,7 @@ def test_edges_of_a_power_series_get_the_gradient_of_finite_differences():
 
     assert torch.autograd.gradcheck(run, weight.requires_grad_())
     assert (_explain(model.float(), data, GNNExplainer(epochs=2)) > 0).all()
-    with pytest.raises(ValueError, match="PowerSeriesMask reads a plan, .* PowerSeriesMask without a plan"):
+    with pytest.raises(ValueError, match=r"PowerSeriesMask reads a plan, .* PowerSeriesMask without a plan"):
         _explain(model, data, GNNExplainer(epochs=2), graph=None, plan=model.plan(data))
 
 
