@@ -1,13 +1,13 @@
 """The task of a data set: what is predicted, the kind of target, and the number of outputs."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import RunError, no_such
 
 Level = Literal["graph", "node", "edge"]
 Kind = Literal["binary", "multiclass", "multilabel", "regression", "subtoken"]
@@ -51,6 +51,11 @@ class Task:
     hits_at: int | None = None
     own_negatives: bool = False
 
+    def __post_init__(self) -> None:
+        for what, name, choices in (("level", self.level, Level), ("kind of target", self.kind, Kind)):
+            if name not in get_args(choices):
+                raise ValueError(no_such(what, name, get_args(choices)))
+
     @property
     def num_classes(self) -> int:
         """Number of classes; 2 for a single logit."""
@@ -87,11 +92,18 @@ class Task:
         return target.float() if self.kind == "binary" else target.view(-1, self.num_outputs).float()
 
     def shaped(self, prediction: Tensor) -> Tensor:
-        """A model's prediction in the shape that fits :meth:`target`, in at least 32 bits."""
+        """A model's prediction in the shape that fits :meth:`target`, in at least 32 bits.
+
+        Raises:
+            RunError: If it has another width.
+        """
         if prediction.dtype in (torch.float16, torch.bfloat16):
             prediction = prediction.float()
         if self.kind == "subtoken":
             return prediction
+        if prediction.numel() % self.num_outputs:
+            found = f"got shape {list(prediction.shape)}"
+            raise RunError(f"the model must return {self.num_outputs} number(s) for each {self.level} ({found})")
         return prediction.view(-1) if self.kind == "binary" else prediction.view(-1, self.num_outputs)
 
     def words(self, prediction: Tensor) -> list[list[str]]:

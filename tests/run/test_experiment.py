@@ -154,6 +154,7 @@ def test_a_split_of_ones_own_is_kept(kind):
         ({"data": Source(graphs)}, r"the data need a 'task'"),
         ({"data": Source([], Task("graph", "regression", 1))}, "a list of them that is not empty"),
         ({"call": lambda model, batch: batch.x[:, :2]}, r"return 2 number\(s\) for each graph \(got 96 for 8\)"),
+        ({"call": lambda model, batch: batch.x[:, :1].repeat(1, 3)[:3]}, r"return 2 .* graph \(got shape \[3, 3\]\)"),
         ({"data": Source(graphs, Task("graph", "regression", 1), split=Split("cv-kfold-40"))}, "40 folds need"),
         ({"data": source("graph 2", edge_weight=torch.ones(12))}, "of graphs 0 and 2, only one has 'edge_weight'"),
         ({"data": source("graph 2", y=torch.tensor([0.0, math.inf]))}, r"'y' must hold 2 numbers, finite or NaN, for"),
@@ -170,6 +171,8 @@ def test_what_does_not_fit_is_said(tmp_path, changes, message):
     ("make", "message"),
     [
         (lambda: Split("kfold-5"), "no split is called 'kfold-5'; .* Did you mean 'cv-kfold-K'"),
+        (lambda: Task("graphs", "regression", 1), "no level is called 'graphs'; .* Did you mean 'graph'"),
+        (lambda: Task("graph", "regresion", 1), "no kind of target is called 'regresion'; .* mean 'regression'"),
         (lambda: Serving(sampler="neighbour"), "no sampler is called 'neighbour'; .* Did you mean 'neighbor'"),
         (lambda: Serving(evaluation="cluster"), r"must be full_batch or 'sampler', full_batch \(got cluster\)"),
         (lambda: Training(epochs=2, eval_period=5), r"must be from 1 to 'epochs' \(got 5 and 2\)"),
