@@ -18,10 +18,11 @@ def auxiliary_loss(module: Module) -> Tensor:
         RuntimeError: If a module in training mode has a term without a gradient, because its last forward pass ran
             under ``torch.no_grad``, as reentrant checkpointing does.
     """
-    terms = []
+    terms: list[Tensor] = []
     for part in module.modules():
         term = getattr(part, "auxiliary_loss", None)
-        if not isinstance(term, Tensor):
+        # A wrapper, as of torch.compile, has the attributes of its module.
+        if not isinstance(term, Tensor) or any(term is known for known in terms):
             continue
         learns = part.training and all(parameter.requires_grad for parameter in part.parameters())
         if learns and torch.is_grad_enabled() and not term.requires_grad:

@@ -51,6 +51,12 @@ def test_the_loss_needs_a_gradient_in_training_only():
         assert torch.equal(auxiliary_loss(attn), value)
 
 
+def test_the_loss_of_a_wrapped_attention_counts_once():
+    attn = PrimphormerAttention(8)
+    attn(torch.randn(5, 8))
+    assert torch.equal(auxiliary_loss(torch.compile(attn, backend="eager")), auxiliary_loss(attn))
+
+
 def test_objective_is_zero_at_a_stationary_point():
     """Theorem 2, with Λ = N Σ^-1 for means in place of sums, from the singular values of a kernel matrix."""
     num_nodes, channels, rank, num_virtual = 7, 6, 3, 5
