@@ -96,7 +96,7 @@ def plot_reach(shares: Mapping[str, Tensor], title: str | None = None) -> "Figur
             panel.plot(range(beyond), values[:-1], "o-", color=color, markersize=3, label=label)
             panel.plot([beyond + 0.5], values[-1:], "D", color=color, markersize=5)
         panel.axvline(beyond - 0.25, color="0.8", linewidth=1, zorder=0)
-        panel.set(title=name, xlabel=f"hops (diamond: more than {beyond - 1})", ylim=(0, 1.05 * most))
+        panel.set(title=name, xlabel=f"hops (diamond: more than {beyond - 1}, or no path)", ylim=(0, 1.05 * most))
         integer_ticks(panel.xaxis)
         panel.set_xticks([tick for tick in panel.get_xticks() if 0 <= tick < beyond])
         _tidy(panel)

@@ -120,6 +120,7 @@ def test_reach_is_printed_and_drawn_before_and_after_training(tiny, tmp_path, ca
         "influence, untrained",
         "influence, trained",
     ]
+    assert figure.axes[0].get_xlabel() == "hops (diamond: more than 16, or no path)"
     assert mean_hops(influences[0]) > mean_hops(influences[1])
     np.testing.assert_allclose(figure.axes[1].lines[2].get_ydata(), before[1, :-1])
     assert main(["show", "reach", str(path), "--out", str(tmp_path / "reach.png")]) == 0
