@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
@@ -14,6 +15,8 @@ from pyg_topomask import plan as plans
 from pyg_topomask.checks import holds, readable, warn_once
 from pyg_topomask.nn.norm import accepts
 from pyg_topomask.ops.csr import edge_tensors, is_sparse, stored_edges
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.transforms.finding import text_of
@@ -275,8 +278,11 @@ def graph_of(
     return Batch.from_data_list(apply_all([transform], graphs))
 
 
-def check_table_size(reader: Module, graph: Data, size: int | Tensor, what: str = "walks") -> None:
+def check_table(reader: Module, graph: Data, size: int | Tensor, what: str, *pairs: Tensor) -> None:
     """Refuse a table that was drawn for a graph of another size, such as the full graph of a sampled subgraph.
+
+    Warn, once, if few neighbours in ``pairs``, the index of the table and perhaps the hops of each pair, are joined by
+    edges, as after a change of the nodes' order. Nothing on CUDA waits for this.
 
     Raises:
         ValueError: If the sizes differ. On CUDA, a device-side assertion fails instead, without synchronisation.
@@ -289,6 +295,14 @@ def check_table_size(reader: Module, graph: Data, size: int | Tensor, what: str 
     if size.dim() == 1 and ptr is not None:
         same = (same & (size == ptr.diff())).all()
     if readable(same) and bool(same):
+        edges = None if is_transformed() else graph.get("edge_index")
+        known = pairs and edges is not None and not is_sparse(edges) and readable(edges)
+        if known and _differ(*pairs, edges, count_nodes(graph)):
+            warn_once(
+                f"{type(reader).__name__}: other neighbours",
+                f"few neighbours in the {what} on this graph are joined by its edges: did its nodes get another order "
+                f"since, as by subgraph(), or its edges change? Add {transform_text(reader)} after that",
+            )
         return
     remedy = transform_text(reader) if readable(same) else "the transform"
     message = (
@@ -297,3 +311,14 @@ def check_table_size(reader: Module, graph: Data, size: int | Tensor, what: str 
     )
     if not holds(same, message.format("another number of")):
         raise ValueError(message.format(int(total)))
+
+
+@once_per_batch
+def _differ(*given: Any) -> bool:
+    """Whether few of 16 pairs of neighbours in a table are joined by edges of the graph, in either direction."""
+    index, *hops, edge_index = (x.numpy() for x in given[:-1])
+    pair = index[:, :: index.shape[1] // 4096 + 1]
+    pair = pair[:, hops[0][:: index.shape[1] // 4096 + 1] == 1 if hops else pair[0] != pair[1]]
+    ends = (x.astype(np.int64) for x in (pair[:, :: pair.shape[1] // 16 + 1], edge_index))
+    pair, edge = (np.minimum(*x) * given[-1] + np.maximum(*x) for x in ends)
+    return bool(4 * np.isin(pair, edge[np.isin(edge, pair)]).sum() < len(pair))

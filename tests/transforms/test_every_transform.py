@@ -160,6 +160,19 @@ def test_what_was_added_ahead_of_sampling_is_refused(reader, message):
             read(wrong)
 
 
+@pytest.mark.parametrize("reader", [nn.GRFMask(), nn.RWGNKMask(), nn.TreeMask(), nn.HopMask()])
+def test_nodes_in_another_order_than_when_tables_were_drawn_are_said_once(reader):
+    prepare = transforms.that_add(reader.requires, **reader.transform_settings)
+    whole = prepare(random_graph(60, 2.0))
+    dropped = whole.edge_subgraph(torch.arange(whole.num_edges) % 4 > 0)
+    turned = whole.clone().update({"edge_index": whole.edge_index.flip(0)})
+    list(map(reader, [whole, dropped, turned, prepare(empty_graph()), Batch.from_data_list([prepare(path(1)), whole])]))
+    other = whole.subgraph(torch.randperm(60, generator=torch.Generator().manual_seed(0)))
+    with pytest.warns(UserWarning, match="few neighbours in the .* by its edges: .* Add Add.* after that") as said:
+        list(map(reader, [other] * 2))
+    assert len(said) == 1
+
+
 @pytest.mark.parametrize("name", ["AddRandomWalks", "AddExpanderEdges"])
 def test_a_seed_gives_its_own_draws_and_no_seed_those_of_torch(name):
     def draw(transform, data):

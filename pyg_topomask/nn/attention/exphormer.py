@@ -11,7 +11,7 @@ from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_dropout, check_integer, holds
 from pyg_topomask.nn.attention.base import Attention, check_carry, check_input, uncompiled
 from pyg_topomask.nn.card import Card, keys_of
-from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
+from pyg_topomask.nn.graph_attributes import check_rows, check_table, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.ops.attention.mixture import solve
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.attention.weights import PairWeights, Rows, pair_weights
@@ -182,7 +182,7 @@ class ExphormerAttention(Attention):
         tables = read_attributes(self, graph)
         assert graph is not None  # read_attributes has refused None
         if self.expander:
-            check_table_size(self, graph, tables[1], "expander edges")
+            check_table(self, graph, tables[1], "expander edges")
             same = graph.get("expander_virtual", self.num_virtual) == self.num_virtual
             message = f"the attention has num_virtual={self.num_virtual}, but AddExpanderEdges was given another number"
             if not (holds(same.all(), message) if isinstance(same, Tensor) else same):

@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card, keys_of
-from pyg_topomask.nn.graph_attributes import check_table_size, count_nodes
+from pyg_topomask.nn.graph_attributes import check_table, count_nodes
 from pyg_topomask.nn.mask.base import Mask, initial_modulation
 from pyg_topomask.nn.mask.structure import warn_of_walks
 from pyg_topomask.operators import GRFOperator, HeadStackOperator, MaskOperator, ProductOperator
@@ -144,8 +144,8 @@ class GRFMask(Mask):
         Raises:
             ValueError: If walks are missing, of another graph, or longer than ``max_length``.
         """
-        size = self.read(graph)[-1]
-        check_table_size(self, graph, size)
+        index, length, *_, size = self.read(graph)
+        check_table(self, graph, size, "walks", index, length)
         functions = self.functions
         if len(self.tables) == 1:
             return self._product(graph, self.tables[0], *functions)

@@ -6,7 +6,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer, readable, warn_once
 from pyg_topomask.nn.card import Card, keys_of
-from pyg_topomask.nn.graph_attributes import check_table_size, count_nodes
+from pyg_topomask.nn.graph_attributes import check_table, count_nodes
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import HopOperator
 from pyg_topomask.ops.numerics import at_least_float32, bounded_exp
@@ -64,7 +64,7 @@ class HopMask(Mask):
             UserWarning: Once, if ``AddHops`` has listed pairs of fewer hops.
         """
         index, length, size = self.read(graph)
-        check_table_size(self, graph, size, "pairs")
+        check_table(self, graph, size, "pairs", index, length)
         self._warn_of_short(index, length)
         (values,) = at_least_float32(self.values)
         return HopOperator(index, length, bounded_exp(values) if self.positive else values, count_nodes(graph))

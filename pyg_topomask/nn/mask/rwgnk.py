@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card, keys_of
-from pyg_topomask.nn.graph_attributes import check_table_size, count_nodes
+from pyg_topomask.nn.graph_attributes import check_table, count_nodes
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import warn_of_walks
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
@@ -111,7 +111,7 @@ class RWGNKMask(Mask):
             ValueError: If walks are missing, of another graph, or longer than ``max_length``.
         """
         index, length, count, size = self.read(graph)
-        check_table_size(self, graph, size)
+        check_table(self, graph, size, "walks", index, length)
         decay, alpha = at_least_float32(self.decay, self.alpha)
         table = (index, length, count, count_nodes(graph), self.max_length)
         if not self.learnable:

@@ -15,7 +15,7 @@ from pyg_topomask import plan as plans
 from pyg_topomask.checks import readable, warn_once
 from pyg_topomask.nn.graph_attributes import (
     EDGE_MASK,
-    check_table_size,
+    check_table,
     count_nodes,
     read_edges,
     transform_text,
@@ -38,7 +38,7 @@ def read_tree(mask: Mask, graph: Data) -> tuple[Tensor, Tensor]:
         ValueError: If the attributes `TREE` are missing, or are those of another graph.
     """
     index, length, size = mask.read(graph)
-    check_table_size(mask, graph, size, "spanning trees")
+    check_table(mask, graph, size, "spanning trees", index)
     return _parents(index), _by_node(index, length)
 
 
