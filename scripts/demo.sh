@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains four small models on handwritten digits, grids of pixels, and compares them, in about a minute on 2 cores:
+# Trains four small models on handwritten digits, grids of pixels, and compares them, in 1 to 2 minutes on 2 cores:
 #   bash scripts/demo.sh [arguments of scripts/demo.py]
 set -euo pipefail
 CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.."
