@@ -40,7 +40,7 @@ def accepts(module: Module, name: str) -> bool:
     """
     if name == "edge_attr" and getattr(module, "edge_dim", 0) is None:
         return False
-    kind = type(module)
+    kind: type[Any] = type(getattr(module, "_orig_mod", module))  # that of a module from torch.compile
     if kind not in _ARGUMENTS:
         parameters = inspect.signature(kind.forward).parameters
         any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -1,15 +1,16 @@
 """``torch.compile`` with back ends that do not generate code: what may go wrong is the tracing, which all share."""
 
 import copy
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend as Counter
 from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GCNConv, GraphNorm
 
-from pyg_topomask.nn import ATTENTION, GPSModel, MaskedAttention, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, GPSLayer, GPSModel, MaskedAttention, auxiliary_loss
 from pyg_topomask.run.graphgps.config.load import load
 from pyg_topomask.run.graphgps.model import build_model
 from pyg_topomask.run.graphgps.parts import fake_batch, source_of
@@ -87,6 +88,16 @@ def test_compiled_stack_with_checkpoints(batches):
         out = called(x, batches[0].edge_index, batches[0].batch, graph=batches[0])
         grads = torch.autograd.grad(out.square().sum(), list(model.parameters()))
         found.append([out, *grads, *model.buffers()])
+    torch.testing.assert_close(*found)
+
+
+def test_compiled_parts_of_a_layer_get_the_same_arguments(batches):
+    compiled, found = partial(torch.compile, backend="eager"), []
+    x, weight = torch.randn(batches[0].num_nodes, 8), torch.rand(batches[0].num_edges)
+    for wrap in (lambda part: part, compiled):
+        torch.manual_seed(0)
+        layer = GPSLayer(8, wrap(GCNConv(8, 8)), wrap(MaskedAttention(8, 2)), norm=wrap(GraphNorm(8)))
+        found.append(layer(x, batches[0].edge_index, batches[0].batch, edge_weight=weight))
     torch.testing.assert_close(*found)
 
 
