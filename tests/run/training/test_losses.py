@@ -79,8 +79,8 @@ def test_losses_that_do_not_fit(name, task, text):
     ("task", "y", "text"),
     [
         (classification("graph", 3), torch.tensor([3]), r"'y' must hold a class from 0 to 2 for each graph .* as 3\)"),
-        (classification("graph", 3), torch.tensor([0, 1]), r"size 1, got 2 .*; several labels need .*multilabel"),
-        (BINARY, torch.tensor([0.0, 0.5]), r"as 0, 0\.5\)\. .*: numbers need dataset\.task_type regression"),
+        (classification("graph", 3), torch.tensor([0, 1]), r"got 2 .*: one for each node needs .*; several labels"),
+        (BINARY, torch.tensor([0.0, 0.5]), r"as 0, 0\.5\)\. .*numbers need dataset\.task_type regression"),
         (Task("graph", "multilabel", 3), torch.zeros(1, 2), r"3 numbers from 0 to 1 .*3, got 2 of .* as 0, 0\)$"),
         (Task("graph", "multilabel", 2), torch.tensor([[torch.nan, 5.0]]), r"from 0 to 1 .* as nan, 5\)$"),
     ],
