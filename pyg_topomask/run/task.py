@@ -181,8 +181,8 @@ def check_targets(task: Task, data: Data) -> None:
         sizes = f"expected size {expected}, got {target.numel()} of type {target.dtype}"
         first = ", ".join(f"{value:.3g}" for value in target.view(-1)[:3].tolist())
         other = "one for each node needs dataset.task node; " if task.level == "graph" else ""
-        other += "numbers need dataset.task_type regression, model.loss_fun l1 and metric_best mae; several labels need "
+        other += "numbers need dataset.task_type regression, model.loss_fun l1 and metric_best mae; several labels "
         raise RunError(
             f"dataset: {task.target_name!r} must hold {what} for each {task.level} ({sizes}, such as {first})"
-            + (f". Other targets: {other}dataset.task_type classification_multilabel" if classes else "")
+            + (f". Other targets: {other}need dataset.task_type classification_multilabel" if classes else "")
         )
