@@ -95,6 +95,13 @@ class Plan:
         return f"Plan({self.nbytes:,} bytes)"
 
 
+def part(plan: Plan, number: int) -> Plan:
+    """The plan of a part of a module. Raises ValueError if there is none."""
+    if str(number) not in plan.parts:
+        raise ValueError(f"the plan has no part {number}: it is of another module; make one by plan(…) of this one")
+    return plan.parts[str(number)]
+
+
 class _Active:
     """The plan that is being made, or read, and how many results of each function were read from it."""
 

@@ -259,7 +259,7 @@ class GPSLayer(Explained, Resettable):
         carries = carry if isinstance(self.attn, ModuleList) and carry is not None else [carry] * len(attentions)
         for number, (attn, norm, given) in enumerate(zip_longest(attentions, _listed(self.norm_attn), carries)):
             nodes = self._branch_input(norm, x, batch)
-            more = {} if plan is None else {"plan": plan.parts[str(number)]}
+            more = {} if plan is None else {"plan": plans.part(plan, number)}
             if given is None:
                 _warn_of_no_carry(attn)
                 update = attn(nodes, batch, graph, **more)

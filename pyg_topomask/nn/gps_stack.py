@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
+from pyg_topomask import plan as plans
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.edge_probe import Explained
@@ -156,7 +157,7 @@ class GPSStack(Explained, Resettable, ModuleList):
         with times_read_together(self) if x.is_cuda and plan is None else nullcontext():
             for number, layer in enumerate(self):
                 carry = _carry_in(layer, carries, num_graphs)
-                taken: dict[str, Any] = {} if plan is None else {"plan": plan.parts[str(number)]}
+                taken: dict[str, Any] = {} if plan is None else {"plan": plans.part(plan, number)}
                 taken |= {name: value for name, value in given.items() if value is None or layer.takes(name)}
                 call = partial(_checkpointed, layer) if self.checkpoint and torch.is_grad_enabled() else layer
                 result = call(x, edge_index, batch, graph, carry, **taken)

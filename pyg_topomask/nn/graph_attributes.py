@@ -49,6 +49,11 @@ class PlannedGraph(dict[str, Any]):
             return self[name]
         raise AttributeError(f"a plan keeps no {name!r} of its graph: name it in 'requires' of what reads it")
 
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(
+            f"the plan keeps no {name!r}: it is of another module, or 'requires' of what reads it does not name it"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The attributes."""
         return dict(self)

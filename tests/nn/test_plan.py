@@ -293,6 +293,11 @@ def test_frozen_parameters_change_no_plan():
         (lambda attn, graph: attn.plan(testing.GRAPHS["path"]), "AddRandomWalks"),
         (lambda attn, graph: torch.export.export(attn, (graph.x, graph.batch)), "with a plan"),
         (lambda attn, graph: attn(graph.x[1:], plan=attn.plan(graph)), "which is that of the plan, must have shape"),
+        (lambda attn, graph: attn(graph.x, plan=nn.FullAttention(8).plan(graph)), "keeps no 'walk_index': it is of an"),
+        (
+            lambda attn, graph: nn.GPSLayer(8, attn=attn)(graph.x, graph.edge_index, plan=attn.plan(graph)),
+            "has no part 0: it is of another module",
+        ),
     ],
 )
 def test_refusals(build, message):
