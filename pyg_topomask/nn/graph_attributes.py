@@ -28,6 +28,8 @@ OF_EDGES = ("edge_weight", "edge_type")
 OF_TOKENS = ("tokenless_batch", "tokenless_edges", "token_graphs")
 """Attributes of a graph with tokens: batch and edges of the graph without them, and the number of tokens."""
 
+_MOST_ENDS = 2**23  # of edges, to which stored tables are compared; more would take hundreds of MiB
+
 EDGE_MASK = "explained_edges"
 """Attribute with the weights that an explainer gives to the edges."""
 
@@ -300,9 +302,8 @@ def check_table(reader: Module, graph: Data, size: int | Tensor, what: str, *pai
     if size.dim() == 1 and ptr is not None:
         same = (same & (size == ptr.diff())).all()
     if readable(same) and bool(same):
-        edges = None if is_transformed() else graph.get("edge_index")
-        known = pairs and edges is not None and not is_sparse(edges) and readable(edges)
-        if known and _differ(*pairs, edges, count_nodes(graph)):
+        edges = graph.get("edge_index")
+        if pairs and _can_compare(edges) and _differ(*pairs, edges, count_nodes(graph)):
             warn_once(
                 f"{type(reader).__name__}: other neighbours",
                 f"few neighbours in the {what} on this graph are joined by its edges: did its nodes get another order "
@@ -318,12 +319,20 @@ def check_table(reader: Module, graph: Data, size: int | Tensor, what: str, *pai
         raise ValueError(message.format(int(total)))
 
 
+def _can_compare(edges: Any) -> bool:
+    plain = isinstance(edges, Tensor) and not is_sparse(edges) and not is_transformed()
+    return plain and readable(edges) and edges.numel() <= _MOST_ENDS
+
+
 @once_per_batch
 def _differ(*given: Any) -> bool:
     """Whether few of 16 pairs of neighbours in a table are joined by edges of the graph, in either direction."""
-    index, *hops, edge_index = (x.numpy() for x in given[:-1])
-    pair = index[:, :: index.shape[1] // 4096 + 1]
-    pair = pair[:, hops[0][:: index.shape[1] // 4096 + 1] == 1 if hops else pair[0] != pair[1]]
-    ends = (x.astype(np.int64) for x in (pair[:, :: pair.shape[1] // 16 + 1], edge_index))
-    pair, edge = (np.minimum(*x) * given[-1] + np.maximum(*x) for x in ends)
+    *tables, num_nodes = given
+    index, *hops, edge_index = (table.numpy() for table in tables)
+    every = index.shape[1] // 4096 + 1
+    pairs = index[:, ::every]
+    pairs = pairs[:, hops[0][::every] == 1 if hops else pairs[0] != pairs[1]]
+    pairs = pairs[:, :: pairs.shape[1] // 16 + 1]
+    ends = (x.astype(np.int64, copy=False) for x in (pairs, edge_index))
+    pair, edge = (np.minimum(*x) * num_nodes + np.maximum(*x) for x in ends)
     return bool(4 * np.isin(pair, edge[np.isin(edge, pair)]).sum() < len(pair))
