@@ -18,7 +18,7 @@ from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.planning import as_learned, for_plan, of_graph
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.nn.reset import Resettable
-from pyg_topomask.ops.csr import is_sparse
+from pyg_topomask.ops.csr import is_sparse, stored_edges
 from pyg_topomask.plan import Plan
 from pyg_topomask.typing import Adj
 
@@ -164,7 +164,7 @@ class GPSNetwork(Explained, Resettable):
         graph = with_attributes(graph, **{name: given[name] for name in of_graph}) if of_graph else graph
         given["edge_type"] = graph.get("edge_type")
         of_convs = {name: x for name, x in given.items() if name != BIAS and self.layers.takes(name)}
-        return self._run_layers(x, graph.edge_index, graph.get("batch"), graph, plan, of_convs)
+        return self._run_layers(x, stored_edges(graph), graph.get("batch"), graph, plan, of_convs)
 
     def _run_layers(
         self, x: Tensor, edge_index: Adj, batch: Tensor | None, graph: Any, plan: Plan | None, given: dict[str, Any]

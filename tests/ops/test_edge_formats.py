@@ -7,6 +7,8 @@ from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_undirected
 
 from pyg_topomask import expressivity, nn, testing, transforms
+from pyg_topomask.nn.encoder.features import LinearNodeEncoder
+from pyg_topomask.nn.head.mlp import NodeHead
 from pyg_topomask.ops import sample_walks
 
 DATA = testing.GRAPHS["one_way"]  # a missed transpose shows on a directed graph
@@ -74,6 +76,9 @@ def test_layers_and_transforms_take_every_format(name, store):
     torch.testing.assert_close(layer(both.x, edges, None, both)[:5], layer(data.x, plain.edge_index, None, plain))
     model = nn.GPSModel(8, 8, 2, 1, lambda _: GCNConv(8, 8), lambda _: MODULES[name]()).eval()
     torch.testing.assert_close(model(both.x, edges, plan=model.plan(both)), model(both.x, edges, graph=both))
+    network = nn.GPSNetwork(LinearNodeEncoder(8, 8), model.layers, NodeHead(8, 2)).eval()
+    for plan in (None, network.plan(both)):
+        torch.testing.assert_close(network(both, plan=plan)[:5], network(plain))
 
 
 @pytest.mark.parametrize("store", [ToSparseTensor(), EdgeIndex])
