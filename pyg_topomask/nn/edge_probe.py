@@ -74,12 +74,24 @@ class EdgeProbe(MessagePassing):
         """Whether an explainer waits for weights."""
         return len(self._message_forward_hooks) > 0
 
+    @property
+    def factor(self) -> Tensor | None:
+        """An explainer's mask of the edges, ``[E]``; :obj:`None` if there is none."""
+        if not self.explain or self._edge_mask is None:
+            return None
+        return self._edge_mask.sigmoid() if self._apply_sigmoid else self._edge_mask
+
+    def scaled(self, gate: Any) -> Any:
+        """Gates ``[E, 1]`` of the edges, or :obj:`None` for one, times an explainer's mask of the edges."""
+        mask = self.factor
+        if mask is None:
+            return gate
+        return mask[:, None] if gate is None else mask[:, None] * gate
+
     def masked(self, graph: Data | None) -> Data | None:
         """The graph with an explainer's mask of its edges, if there is one."""
-        if not self.explain or self._edge_mask is None or graph is None:
-            return graph
-        factor = self._edge_mask.sigmoid() if self._apply_sigmoid else self._edge_mask
-        return with_attributes(graph, **{EDGE_MASK: factor})
+        factor = None if graph is None else self.factor
+        return graph if factor is None else with_attributes(graph, **{EDGE_MASK: factor})
 
     def show(self, graph: Data | None, pairs: Tensor, weights: Tensor) -> None:
         """Show an explainer the weight with which the second node of each edge attends to the first.

@@ -9,6 +9,7 @@ from torch_geometric.nn.resolver import activation_resolver
 
 from pyg_topomask.nn.conv.stable_gate import StableGate
 from pyg_topomask.nn.dropout import Dropout
+from pyg_topomask.nn.edge_probe import EdgeProbe
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.gated_sum import gated_sum
@@ -67,7 +68,7 @@ class GatedGCN(Resettable):
         self.gate = StableGate(channels, act) if equivariant_stable else None
         self.norm_node = build_norm("batch_norm", channels)
         self.norm_edge = build_norm("batch_norm", channels) if update_edges else None
-        self.act, self.dropout = activation_resolver(act), Dropout(dropout)
+        self.act, self.dropout, self.probe = activation_resolver(act), Dropout(dropout), EdgeProbe()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Read weights of earlier versions as well, which had a matrix for each part of ``lin_node``."""
@@ -103,7 +104,7 @@ class GatedGCN(Resettable):
             raise ValueError(f"GatedGCN needs 'edge_attr' [{edge_index.size(1)}, {self.channels}] (got {got})")
         if pe is not None and self.gate is None:
             raise ValueError("GatedGCN reads 'pe' only with equivariant_stable=True; leave 'pe' out or set it")
-        scale = None if self.gate is None else self.gate(pe, edge_index)
+        scale = self.probe.scaled(None if self.gate is None else self.gate(pe, edge_index))
         update, edges = gated_sum(self.lin_node(x), self.lin_edge(edge_attr), edge_index, scale)
         out = self.dropout.after(self.act, apply_norm(self.norm_node, update), x)
         if self.norm_edge is None:

@@ -4,6 +4,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from pyg_topomask.nn.conv.stable_gate import StableGate
+from pyg_topomask.nn.edge_probe import EdgeProbe
 from pyg_topomask.nn.reset import Resettable
 
 
@@ -25,10 +26,10 @@ class StableGINEConv(Resettable):
 
     def __init__(self, nn: Module, channels: int) -> None:
         super().__init__()
-        self.nn, self.gate = nn, StableGate(channels)
+        self.nn, self.gate, self.probe = nn, StableGate(channels), EdgeProbe()
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, pe: Tensor | None = None) -> Tensor:
         """``[N, C] → [N, C]`` for edge features ``[E, C]`` and encodings ``pe [N, *]``; ValueError without ``pe``."""
         source, target = edge_index
-        message = (x.index_select(0, source) + edge_attr).relu() * self.gate(pe, edge_index)
+        message = (x.index_select(0, source) + edge_attr).relu() * self.probe.scaled(self.gate(pe, edge_index))
         return self.nn(x.index_add(0, target, message.to(x.dtype)))

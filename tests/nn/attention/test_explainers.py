@@ -1,14 +1,16 @@
 """PyG's explainers on models with our attention."""
 
+import copy
 import pickle
 
 import pytest
 import torch
 from torch_geometric.data import Batch
 from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.nn import GCNConv
 
-from pyg_topomask.nn import ATTENTION, GPSModel, HeatMask, MaskedAttention, PowerSeriesMask
+from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, HeatMask, MaskedAttention, PowerSeriesMask, StableGINEConv
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.testing.examples import prepared
 
@@ -98,3 +100,18 @@ def test_a_model_gives_the_explainer_its_edges():
     assert torch.equal(found, wanted)
     with pytest.raises(ValueError, match="needs the edges: give the model graph=data"):
         model.layers[0].attn.probe.show(None, data.edge_index, data.x)
+
+
+@pytest.mark.parametrize(
+    "conv", [GatedGCN(8), GatedGCN(8, equivariant_stable=True), StableGINEConv(torch.nn.Linear(8, 8), 8)]
+)
+def test_a_mask_of_edges_scales_the_messages_of_convolutions(conv):
+    """A mask of zeros and ones is as leaving out the edges; a mask that is learned has a gradient."""
+    model, data = _model(lambda layer: ATTENTION["Transformer"](8), lambda layer: copy.deepcopy(conv))
+    edges, keep = torch.randn(data.num_edges, 8), torch.arange(data.num_edges) % 3 > 0
+    model.edge_encoder, more = torch.nn.Identity(), {"pe": torch.randn(data.num_nodes, 3)} if conv.gate else {}
+    wanted = model(data.x, data.edge_index[:, keep], data.batch, edge_attr=edges[keep], **more)
+    set_masks(model, keep.float(), data.edge_index, apply_sigmoid=False)
+    torch.testing.assert_close(model(data.x, data.edge_index, data.batch, edge_attr=edges, **more), wanted)
+    clear_masks(model)
+    assert (_explain(model, data, GNNExplainer(epochs=2), edge_attr=edges, **more) > 0).any()
