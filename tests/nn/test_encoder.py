@@ -62,7 +62,7 @@ def test_missing_attributes_name_the_transform(name):
         with pytest.raises(ValueError, match=f"needs '{attribute}' on the graph; add the transform Add") as error:
             encoder(bare)
         assert any(f"transform {transform}" in str(error.value) for transform in transforms.__all__)
-    with pytest.raises(TypeError, match=r"takes a Data or Batch \(got Tensor\)"):
+    with pytest.raises(TypeError, match=r"must be a Data or Batch \(got a tensor"):
         encoder(torch.ones(3))
 
 

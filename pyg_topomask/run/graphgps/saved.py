@@ -42,8 +42,8 @@ def read_config(path: Path) -> Config:
     if not path.exists() and (folder / Experiment.record).exists():
         raise RunError(
             f"{folder} is a run of an Experiment in Python, and only runs of configs can be read here. Its metrics are "
-            f"in {folder / 'result.json'}, and its weights in {folder / BEST}: torch.load(…)['state_dict'], with "
-            "'model.' before their names"
+            f"in {folder / 'result.json'}, and its weights in {folder / BEST}, which torch.load reads: they are its "
+            "'state_dict', with 'model.' before their names"
         )
     try:
         return Config.model_validate(read_yaml(path)[0])

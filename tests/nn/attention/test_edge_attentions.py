@@ -37,7 +37,7 @@ def test_bad_graphs_are_refused(build):
     attn, data, x = build(), GRAPHS["star"].clone(), torch.randn(5, 8)
     with pytest.raises(ValueError, match="Attention needs the graph: give it a Data or Batch"):
         attn(x)
-    with pytest.raises(TypeError, match=r"takes a Data or Batch \(got Tensor\)"):
+    with pytest.raises(TypeError, match=r"must be a Data or Batch \(got a tensor"):
         attn(x, torch.zeros(5, dtype=torch.long), data.edge_index)
     with pytest.raises(ValueError, match="needs the graph's edges, 'edge_index' or 'adj_t'"):
         attn(x, None, Data(x=x))
