@@ -19,7 +19,7 @@ from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.files import make_folder, output_path, write_json
 from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import layers_text, summarize
-from pyg_topomask.run.output.results import differences, has_begun, read_result, read_results
+from pyg_topomask.run.output.results import EXPERIMENT, differences, has_begun, read_result, read_results
 from pyg_topomask.run.seed_run import SeedRun
 from pyg_topomask.run.training.settings import Training
 from pyg_topomask.run.training.trainer import device_problems
@@ -67,7 +67,7 @@ class Experiment:
     splits: Sequence[int] = ()
     out: str | Path = "results"
 
-    record: ClassVar[str] = "experiment.json"
+    record: ClassVar[str] = EXPERIMENT
     """The file of a seed that describes the experiment."""
     other_record: ClassVar[str] = "config.yaml"
     """That of an experiment which was read from a config."""

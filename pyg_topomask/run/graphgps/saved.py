@@ -9,13 +9,12 @@ from pydantic import BaseModel, ValidationError
 from torch.nn import Module
 
 from pyg_topomask.run.errors import ConfigError, RunError
-from pyg_topomask.run.experiment import Experiment
 from pyg_topomask.run.files import write_text
 from pyg_topomask.run.graphgps.config import Config
 from pyg_topomask.run.graphgps.config.load import read_yaml
 from pyg_topomask.run.graphgps.config.schema import FREE_KEYS, all_keys
 from pyg_topomask.run.graphgps.model import WIDTH_KEYS, with_width
-from pyg_topomask.run.output.results import LAYERS, differences, seed_folders
+from pyg_topomask.run.output.results import EXPERIMENT, LAYERS, differences, seed_folders
 from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, model_weights, read_checkpoint
 
 IMPORT_ADVICE = "import the module that registers it first: topomask --import MODULE …"
@@ -39,7 +38,7 @@ def read_config(path: Path) -> Config:
         RunError: If the file is missing, damaged or from another version, or the run is not of a config.
     """
     folder = path.parent
-    if not path.exists() and (folder / Experiment.record).exists():
+    if not path.exists() and (folder / EXPERIMENT).exists():
         raise RunError(
             f"{folder} is a run of an Experiment in Python, and only runs of configs can be read here. Its metrics are "
             f"in {folder / 'result.json'}, and its weights in {folder / BEST}, which torch.load reads: they are its "

@@ -18,6 +18,8 @@ from pyg_topomask.run.errors import RunError
 _SEED_FOLDER = re.compile(r"\d+(-split\d+)?", re.ASCII)
 """Name of the folder of a seed, or of a split of it."""
 
+EXPERIMENT = "experiment.json"
+"""The file of a seed that describes an experiment which was made in Python."""
 
 LAYERS = "gt.layer_type", "topomask.mask"
 """Keys that decide which others are used."""
