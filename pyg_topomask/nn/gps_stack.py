@@ -77,6 +77,7 @@ class GPSStack(Explained, Resettable, ModuleList):
             local = conv(number) if callable(conv) else conv
             attends = attn(number) if callable(attn) else attn
             own = {"seed": number} if takes_seed(attn) else {}
+            # A layer without attention, among others with one, takes no settings of it.
             named = {} if attends is None and attn is not None else {"heads": heads, "attn_kwargs": own | given}
             self.append(GPSLayer(channels, local, attends, **named, **settings))
         self.channels, self.checkpoint = channels, checkpoint

@@ -28,7 +28,7 @@ OF_EDGES = ("edge_weight", "edge_type")
 OF_TOKENS = ("tokenless_batch", "tokenless_edges", "token_graphs")
 """Attributes of a graph with tokens: batch and edges of the graph without them, and the number of tokens."""
 
-_MOST_ENDS = 2**23  # of edges, to which stored tables are compared; more would take hundreds of MiB
+_MOST_ENDS = 2**23  # ends of edges that are compared with a stored table; more would take hundreds of MiB
 
 EDGE_MASK = "explained_edges"
 """Attribute with the weights that an explainer gives to the edges."""
@@ -303,7 +303,7 @@ def check_table(reader: Module, graph: Data, size: int | Tensor, what: str, *pai
         same = (same & (size == ptr.diff())).all()
     if readable(same) and bool(same):
         edges = graph.get("edge_index")
-        if pairs and _can_compare(edges) and _differ(*pairs, edges, count_nodes(graph)):
+        if pairs and _can_compare(edges) and _has_other_neighbours(*pairs, edges, count_nodes(graph)):
             warn_once(
                 f"{type(reader).__name__}: other neighbours",
                 f"few neighbours in the {what} on this graph are joined by its edges: did its nodes get another order "
@@ -320,13 +320,18 @@ def check_table(reader: Module, graph: Data, size: int | Tensor, what: str, *pai
 
 
 def _can_compare(edges: Any) -> bool:
+    """Whether ``edge_index`` can be compared with a table, without a wait for CUDA and in little memory."""
     plain = isinstance(edges, Tensor) and not is_sparse(edges) and not is_transformed()
     return plain and readable(edges) and edges.numel() <= _MOST_ENDS
 
 
 @once_per_batch
-def _differ(*given: Any) -> bool:
-    """Whether few of 16 pairs of neighbours in a table are joined by edges of the graph, in either direction."""
+def _has_other_neighbours(*given: Any) -> bool:
+    """Whether few of 16 pairs of neighbours in a table are joined by edges of the graph, in either direction.
+
+    Args:
+        *given: The table's index, ``[2, P]``; perhaps the hops of its pairs, ``[P]``; ``edge_index``; number of nodes.
+    """
     *tables, num_nodes = given
     index, *hops, edge_index = (table.numpy() for table in tables)
     every = index.shape[1] // 4096 + 1

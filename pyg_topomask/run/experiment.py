@@ -218,6 +218,7 @@ def _made(given: Made, seed: int, count: int) -> list[Any]:
 
 
 def _is_being_written(folder: Path) -> bool:
+    """Whether another process holds the lock of a seed's folder."""
     try:
         with locked(folder, wait=False):
             return False
